@@ -1,0 +1,1 @@
+"""The only input/output of the controller: SSH, Ansible, HTTP, files, clock."""

@@ -1,0 +1,1 @@
+"""The phases: one file each, and the ordered list of every command."""

@@ -1,0 +1,117 @@
+"""The plan: what will run on every node, decided before any host is touched. Frozen and serialisable."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True)
+class ModelPlan:
+    """One repository at one commit, and the folder it lies in on every node."""
+
+    repo: str
+    commit: str
+    path: str
+    endpoint: str
+    served_name: str
+
+
+@dataclass(frozen=True)
+class RuntimePlan:
+    """The serving environment. kind `bundle`: a tar archive with a venv, unpacked to `path`.
+
+    `digest` is the sha256 of the archive (64 hex digits), `url` where nodes fetch it, `bytes` its size.
+    `bin` is the folder of the environment's own programs (python, torchrun, vllm).
+    """
+
+    kind: str
+    name: str
+    url: str
+    digest: str
+    bytes: int
+    path: str
+    bin: str
+
+
+@dataclass(frozen=True)
+class PortPlan:
+    """One listening port: on which node ranks, who must reach it, what for."""
+
+    port: int
+    ranks: tuple[int, ...]
+    reached_by: str  # clients | nodes
+    purpose: str
+
+
+@dataclass(frozen=True)
+class NodePlan:
+    """One node's part. `address` is its cluster address, used everywhere between nodes."""
+
+    name: str
+    rank: int
+    address: str
+    interface: str  # empty: the interface that holds `address`, found on the node
+    engine_argv: tuple[str, ...]
+    engine_env: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Expected:
+    """What preflight holds each node against, from the platform profile."""
+
+    gpus: int
+    gpu_name: str
+    hcas: int
+    min_memory_bytes: int
+    min_free_bytes: int  # on the file system of the weights: weights + drafts + reserve
+    min_runtime_bytes: int
+    memlock: bool
+    sysfs_root: str
+    nvml_library_path: str
+
+
+@dataclass(frozen=True)
+class Timeouts:
+    """Seconds. Every wait of the run comes from here."""
+
+    engine_ready: float
+    canary: float
+    gang_stop: float
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Everything that will run, on every node, and where each path is."""
+
+    cluster: str
+    platform: str
+    engine: str
+    engine_version: str
+    launcher: str
+    tensor_parallel: int
+    pipeline_parallel: int
+    models: tuple[ModelPlan, ...]  # the served one first, then drafts
+    runtime: RuntimePlan
+    nodes: tuple[NodePlan, ...]
+    ports: tuple[PortPlan, ...]
+    expected: Expected
+    timeouts: Timeouts
+    rendezvous_port: int
+    master_port: int
+    endpoint: str  # base URL for clients, http://host:port
+    endpoint_port: int
+    weights_dir: str
+    state_dir: str
+    log_dir: str
+    config_dir: str = ""
+
+    @property
+    def head(self) -> NodePlan:
+        """The node of rank 0."""
+        return self.nodes[0]
+
+    @property
+    def model(self) -> ModelPlan:
+        """The served model."""
+        return self.models[0]

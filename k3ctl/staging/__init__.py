@@ -1,0 +1,1 @@
+"""Weights onto disks: manifest, partition, verification, progress."""
