@@ -4,15 +4,23 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import date
-from ipaddress import IPv4Network, IPv6Network
-from typing import Annotated, Literal
+from ipaddress import IPv4Network, IPv6Network, ip_network
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from k3ctl.inventory import Inventory
 
 Port = Annotated[int, Field(ge=1, le=65535)]
 AbsolutePath = Annotated[str, Field(pattern=r"^/[A-Za-z0-9._/\-]+$", description="absolute path without spaces")]
+
+
+def _network(value: Any) -> Any:
+    """Text to a network; host bits must be zero. Anything else is left for pydantic to refuse."""
+    return ip_network(value) if isinstance(value, str) else value
+
+
+Subnet = Annotated[IPv4Network | IPv6Network, BeforeValidator(_network)]
 
 
 class _Strict(BaseModel):
@@ -55,7 +63,7 @@ class Paths(_Strict):
 class Fabric(_Strict):
     """The network between the nodes. Each node's own address is its host variable `k3ctl_fabric_address`."""
 
-    subnet: IPv4Network | IPv6Network | None = Field(default=None, strict=False)
+    subnet: Subnet | None = None
 
 
 class Endpoint(_Strict):
