@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import secrets
 from collections.abc import Callable
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from pathlib import Path
 
 from k3ctl.secret import Secret
@@ -46,7 +46,7 @@ class FileStore:
 
     def __init__(self, root: Path) -> None:
         self.root = root
-        stamp = datetime.now(timezone.utc).strftime("%Y%m%dT%H%M%S.%fZ")
+        stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%S.%fZ")
         self.run_dir = root / "runs" / stamp
 
     def secret(self, name: str, make: Callable[[], str] | None = None) -> Secret | None:

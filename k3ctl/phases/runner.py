@@ -123,8 +123,9 @@ class _Graph:
         try:
             outcome = self._assess_and_apply(phase)
         except K3ctlError as error:
-            status = "interrupted" if isinstance(error, Interrupted) else "failed"
-            self._sink(PhaseEnded(phase.name, status, str(error), self._clock.monotonic() - began))
+            seconds = self._clock.monotonic() - began
+            ended = PhaseEnded(phase.name, "failed", str(error), seconds)
+            self._sink(replace(ended, status="interrupted") if isinstance(error, Interrupted) else ended)
             raise type(error)(*(p if p.phase else replace(p, phase=phase.name) for p in error.problems)) from error
         except Exception as error:
             self._sink(PhaseEnded(phase.name, "failed", f"internal error: {error}", self._clock.monotonic() - began))

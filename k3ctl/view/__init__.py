@@ -1,1 +1,1 @@
-
+"""What people and programs read: live console, plain lines, JSON."""
