@@ -9,7 +9,8 @@ import importlib
 import json
 import sys
 
-VERBS = ("probe", "reach", "fetch", "unpack", "status", "gang", "rank", "burnin", "stop", "logs", "lock")
+VERBS = ("probe", "reach", "fetch", "fetch-run", "unpack", "unpack-run", "verify")
+VERBS += ("status", "gang", "rank", "burnin", "stop", "logs", "lock")
 
 
 def main(argv: list[str]) -> int:
@@ -17,7 +18,7 @@ def main(argv: list[str]) -> int:
     if len(argv) < 2 or argv[1] not in VERBS:
         sys.stderr.write("usage: k3node VERB; verbs: %s\n" % ", ".join(VERBS))
         return 2
-    module = importlib.import_module("k3ctl.node." + argv[1])
+    module = importlib.import_module("k3ctl.node." + argv[1].replace("-", "_"))
     if hasattr(module, "main"):
         return int(module.main(argv[2:]))
     text = sys.stdin.read()
