@@ -74,9 +74,15 @@ class FileStore:
 
     def write(self, name: str, text: str) -> None:
         """Write a file of this run's own directory, atomically."""
-        if not self.run_dir.is_dir():
-            self._open_run()
+        self._open_run()
         write_private(self.run_dir / name, text.encode())
+
+    def append(self, name: str, line: str) -> None:
+        """Add one line to a file of this run's own directory."""
+        self._open_run()
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
+        with os.fdopen(os.open(self.run_dir / name, flags, 0o600), "a", encoding="utf-8") as file:
+            file.write(line + "\n")
 
     def _folder(self, name: str) -> Path:
         path = self.root / name
@@ -84,7 +90,9 @@ class FileStore:
         return path
 
     def _open_run(self) -> None:
-        """Make the run directory, point `latest` at it and drop the oldest runs."""
+        """Make the run directory once, point `latest` at it and drop the oldest runs."""
+        if self.run_dir.is_dir():
+            return
         self.run_dir.mkdir(parents=True, mode=0o700)
         link = self.root / "runs" / f".latest.{os.getpid()}"
         link.unlink(missing_ok=True)

@@ -26,6 +26,9 @@ class Store(Protocol):
     def write(self, name: str, text: str) -> None:
         """Write a file of this run's own directory, atomically."""
 
+    def append(self, name: str, line: str) -> None:
+        """Add one line to a file of this run's own directory."""
+
 
 @dataclass(frozen=True)
 class World:
