@@ -1,0 +1,85 @@
+"""`lab destroy`: kill, unmount, remove; everything by the lab's prefix or below its folder, nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from k3ctl import fanout
+from k3ctl.errors import Problem
+from k3ctl.lab import base, keys, machine, network, outer, record
+from k3ctl.lab.definition import LabDefinition, load
+from k3ctl.lab.layout import CACHE_ROOT, STATE_ROOT, Layout
+from k3ctl.lab.process import LabFailed, must, run
+from k3ctl.lab.services import Service, services
+
+Say = Callable[[str], None]
+
+
+def target(path: str) -> LabDefinition | None:
+    """The lab that `path` means: as recorded, else as its inventory says. None when there is neither.
+
+    A name belongs to the inventory that made it, as long as that inventory exists.
+    """
+    folder = Path(path).resolve()
+    known = record.read(Layout(folder.name, folder))
+    if known is None:
+        return load(folder) if (folder / "hosts.yml").is_file() else None
+    if known.layout.inventory != folder and known.layout.inventory.is_dir():
+        raise LabFailed(
+            Problem(
+                what=f"lab `{known.name}` was made from another inventory",
+                found=str(known.layout.inventory),
+                expected=str(folder),
+                fix=f"`k3ctl lab destroy {known.layout.inventory}`",
+            )
+        )
+    return known
+
+
+def destroy(lab: LabDefinition, say: Say) -> bool:
+    """Remove the lab; False when there was nothing."""
+    outer.require_root()
+    with base.locked(lab.layout.lock, say, f"another command works on lab `{lab.name}`"):
+        _kill(lab)
+        removed = network.remove(lab, network.look())
+        machine.unmount_all(lab.layout, say)
+        removed |= keys.distrust(lab, keys.invoker())
+        if lab.layout.state.is_dir():
+            must(run, ["rm", "-rf", "--one-file-system", str(lab.layout.state)], timeout_s=300)
+            removed = True
+        _remove_traces(lab)
+        if STATE_ROOT.is_dir():
+            network.close_forwarding(say)
+            if not any(STATE_ROOT.iterdir()):
+                STATE_ROOT.rmdir()
+        lab.layout.lock.unlink(missing_ok=True)
+    return removed
+
+
+def _kill(lab: LabDefinition) -> None:
+    """All machines and the hub at once."""
+    kind = services()
+    hub = Service(f"{lab.layout.prefix}-hub", (), lab.layout.hub / "service", lab.layout.hub / "hub.log")
+    found = {h.name: machine.service(lab, h) for h in lab.hosts} | {" hub": hub}
+    fanout.each(found, lambda name: kind.kill(found[name])).all()
+
+
+def _remove_traces(lab: LabDefinition) -> None:
+    """A killed systemd-nspawn leaves two things in /run."""
+    for host in lab.hosts:
+        unit = lab.layout.unit(host.name)
+        run(["rm", "-rf", "--one-file-system", f"/run/systemd/nspawn/propagate/{unit}"])
+
+
+def purge_cache() -> bool:
+    """Remove base systems and serving environments of all labs; refused while a lab is there."""
+    labs = sorted(p.name for p in STATE_ROOT.iterdir() if p.is_dir()) if STATE_ROOT.is_dir() else []
+    if labs:
+        raise LabFailed(
+            Problem(what="the cache is in use", found=f"labs {', '.join(labs)}", fix="destroy those labs first")
+        )
+    if not CACHE_ROOT.is_dir():
+        return False
+    must(run, ["rm", "-rf", "--one-file-system", str(CACHE_ROOT)], timeout_s=300)
+    return True
