@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from k3ctl.memory import vllm, weights
+from k3ctl.memory import sglang, vllm, weights
 from k3ctl.memory.architecture import Architecture, Layout
 from k3ctl.memory.vllm import CacheSettings
 
@@ -120,3 +120,29 @@ def test_drafting_costs() -> None:
 def test_a_partition_that_does_not_fit_is_refused() -> None:
     with pytest.raises(ValueError, match="does not split 93 layers"):
         Layout(8, 2, partition=(40, 40)).stages(93)
+
+
+@pytest.mark.parametrize(
+    ("layout", "rest", "ratio", "tokens"),
+    [
+        (Layout(16, ep=True), 14.8 * GIB, 0.45, 396_416),  # ABCI 2x8 H200
+        (Layout(16, ep=True), 45.4 * GIB, 0.9, 927_808),  # KO 2x8 B200
+        (Layout(32, ep=True), 52.9 * GIB, 0.058, 1_940_352),  # cookbook 4x8 H200
+    ],
+)
+def test_sglang_tokens(layout: Layout, rest: float, ratio: float, tokens: int) -> None:
+    pools = sglang.pools(K3, layout, rest, ratio=ratio, kv_bytes=2)
+    assert pools.tokens == pytest.approx(tokens, rel=0.01)
+
+
+@pytest.mark.parametrize(("tp", "fp32", "bf16"), [(8, 53.57, 27.69), (16, 26.78, 13.85), (32, 13.39, 6.92)])
+def test_sglang_slots(tp: int, fp32: float, bf16: float) -> None:
+    for state_bytes, expected in ((4, fp32), (2, bf16)):
+        pools = sglang.pools(K3, Layout(tp), 40 * GIB, ratio=0.9, kv_bytes=2, state_bytes=state_bytes)
+        assert pools.slot_bytes / 2**20 == pytest.approx(expected, abs=0.01)
+
+
+def test_nothing_left_gives_nothing() -> None:
+    pools = sglang.pools(K3, Layout(8), 0.0, ratio=0.9, kv_bytes=2)
+    assert (pools.slots, pools.tokens, pools.requests) == (0, 0, 0)
+    assert vllm.cache(K3, Layout(8), CacheSettings(1), 0, 8192).sequences == 0
