@@ -27,8 +27,6 @@ class Handler(BaseHTTPRequestHandler):
     """HTTP/1.1 with keep-alive; every answer has a Content-Length."""
 
     protocol_version = "HTTP/1.1"
-    server_version = "k3lab-hub"
-    sys_version = ""
     disable_nagle_algorithm = True
     timeout = 300.0  # seconds without a byte from or to the client
     server: Listener
@@ -39,6 +37,10 @@ class Handler(BaseHTTPRequestHandler):
 
     do_HEAD = do_GET
     do_POST = do_GET
+
+    def version_string(self) -> str:
+        """The Server header."""
+        return "k3lab-hub"
 
     def log_message(self, format: str, *args: object) -> None:
         """Requests go to the request log; nothing is said on stderr."""
