@@ -42,7 +42,7 @@ def pools(
     state_bytes: int = 4,
     cache_strategy: str = "extra_buffer",
 ) -> Pools:
-    """Divide `available` bytes. `ratio` is --mamba-full-memory-ratio; `cache_strategy` a radix-cache strategy or 'off'."""
+    """Divide `available` bytes. `ratio` is --mamba-full-memory-ratio, `cache_strategy` a key of SLOTS_PER_REQUEST."""
     stages = layout.stages(arch.layers)
     mla = max(arch.mla_in(*bounds) for bounds in stages)
     kda = max(last - first + 1 - arch.mla_in(first, last) for first, last in stages)
