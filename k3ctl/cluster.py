@@ -2,25 +2,52 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from datetime import date
-from ipaddress import IPv4Network, IPv6Network, ip_network
+from ipaddress import IPv4Network, IPv6Network, ip_interface, ip_network
+from posixpath import normpath
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 
 from k3ctl.inventory import Inventory
 
 Port = Annotated[int, Field(ge=1, le=65535)]
-AbsolutePath = Annotated[str, Field(pattern=r"^/[A-Za-z0-9._/\-]+$", description="absolute path without spaces")]
+_SYSTEM = (
+    "bin", "boot", "dev", "etc", "home", "lib", "lib64", "media", "mnt", "opt", "proc", "root", "run", "sbin", "srv",
+    "sys", "tmp", "usr", "var",
+)  # fmt: skip
 
 
 def _network(value: Any) -> Any:
-    """Text to a network; host bits must be zero. Anything else is left for pydantic to refuse."""
-    return ip_network(value) if isinstance(value, str) else value
+    """Text to a network; host bits must be zero, as `10.78.0.0/24`."""
+    if isinstance(value, IPv4Network | IPv6Network):
+        return value
+    try:
+        network = ip_network(value if isinstance(value, str) else "", strict=False)
+    except ValueError:
+        raise ValueError("a network, as 10.78.0.0/24") from None
+    if "/" not in value or ip_interface(value).ip != network.network_address:
+        raise ValueError(f"the network itself, {network}")
+    return network
+
+
+def _plain_path(path: str) -> str:
+    """No `..`, no `//`, no slash at the end, and no folder of the system itself."""
+    if normpath(path) != path:
+        raise ValueError("an absolute path without `..`, `//` and a slash at the end")
+    if path.count("/") == 1 and path[1:] in _SYSTEM:
+        raise ValueError(f"a folder below {path}, not {path} itself")
+    return path
 
 
 Subnet = Annotated[IPv4Network | IPv6Network, BeforeValidator(_network)]
+AbsolutePath = Annotated[
+    str,
+    Field(pattern=r"^/[A-Za-z0-9._/\-]+$", description="an absolute path without spaces"),
+    AfterValidator(_plain_path),
+]
 
 
 class _Strict(BaseModel):
@@ -89,7 +116,7 @@ class Ports(_Strict):
 class Waiver(_Strict):
     """Lets one preflight finding pass by name, with a reason, until a day."""
 
-    check: str
+    check: Annotated[str, Field(min_length=1)]
     reason: Annotated[str, Field(min_length=8)]
     until: date = Field(strict=False)
     nodes: tuple[str, ...] = Field(default=(), strict=False)
@@ -113,14 +140,40 @@ class ClusterSpec(_Strict):
 
 
 @dataclass(frozen=True)
+class Origin:
+    """Where a resolved value came from; `file` and `line` for those of the inventory folder."""
+
+    kind: Literal["default", "profile", "inventory", "flag"]
+    file: str = ""
+    line: int | None = None
+
+
+@dataclass(frozen=True)
 class Cluster:
-    """Inventory and cluster.yml together, both judged."""
+    """Inventory and cluster.yml together, both judged. `given` has the origin of every key that is not a default."""
 
     inventory: Inventory
     spec: ClusterSpec
     spec_file: str
+    given: Mapping[str, Origin] = field(default_factory=dict)
 
     @property
     def name(self) -> str:
         """The cluster's name: the inventory folder's name."""
         return self.inventory.name
+
+
+def origins(cluster: Cluster) -> Mapping[str, Origin]:
+    """Dotted key -> origin, for every value of the spec: `endpoint.port`, `waivers[0].check`."""
+    return {key: cluster.given.get(key, Origin("default")) for key in _keys(cluster.spec)}
+
+
+def _keys(value: Any, key: str = "") -> Iterator[str]:
+    if isinstance(value, BaseModel):
+        for name in type(value).model_fields:
+            yield from _keys(getattr(value, name), f"{key}.{name}".removeprefix("."))
+    elif isinstance(value, tuple) and value:
+        for index, item in enumerate(value):
+            yield from _keys(item, f"{key}[{index}]")
+    else:
+        yield key

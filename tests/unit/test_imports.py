@@ -10,8 +10,19 @@ import pytest
 PACKAGE = Path(__file__).parents[2] / "k3ctl"
 
 # layer -> what it may import besides itself and the ground layer
-GROUND = {"errors", "units", "secret", "fanout", "events", "protocols", "stop"}
-DATA = {"inventory", "cluster", "plan", "planner", "memory", "yaml_source", "profiles", "facts"}
+GROUND = {"errors", "units", "secret", "fanout", "events", "protocols", "stop", "nearest"}
+DATA = {
+    "inventory",
+    "cluster",
+    "cluster_text",
+    "cluster_schema",
+    "plan",
+    "planner",
+    "memory",
+    "yaml_source",
+    "profiles",
+    "facts",
+}
 WORK = {"preflight", "staging", "provision", "launch", "watch"}
 EDGES = {"edge", "lab"}
 TOP = {"cli", "commands", "__main__"}

@@ -1,0 +1,150 @@
+"""Reads the files of an inventory folder, and looks at key files."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from k3ctl.errors import ConfigError, Problem
+from k3ctl.inventory.judge import KeyFile
+from k3ctl.inventory.text import TextFile
+from k3ctl.inventory.tree import SPEC, Part, part
+from k3ctl.yaml_source import MAX_BYTES
+
+_MAX_FILES = 500
+_MAX_DEPTH = 6  # a link to a folder above would never end
+
+
+@dataclass(frozen=True)
+class Files:
+    """An inventory as read. `root` is its real folder, `shown` how the user named it; paths are relative to both."""
+
+    root: Path
+    shown: str
+    parts: tuple[Part, ...] = ()
+    texts: dict[str, TextFile] = field(default_factory=dict)
+    spec: bytes | None = None
+    problems: tuple[Problem, ...] = ()
+
+    def show(self, relative: str) -> str:
+        """The path of a file as problems show it."""
+        return os.path.join(self.shown, relative)
+
+
+def read_files(path: str) -> Files:
+    """Everything that is in an inventory folder, or one file of it. ConfigError when there is none at all."""
+    given = Path(path).expanduser()
+    try:
+        real = given.resolve(strict=True)
+        mode = real.stat().st_mode
+    except (OSError, RuntimeError, ValueError) as error:
+        raise ConfigError(_missing(path, given, error)) from error
+    if stat.S_ISDIR(mode):
+        _refuse_folder_of_inventories(real, path)
+        return _folder(real, path.rstrip("/") or path)
+    if not stat.S_ISREG(mode):
+        raise ConfigError(Problem(what="the inventory is neither a folder nor a file", file=path))
+    if real.name == SPEC:
+        fix = f"name the folder: {os.path.dirname(path) or '.'}"
+        raise ConfigError(Problem(what="this is cluster.yml, not the inventory", file=path, fix=fix))
+    return _folder(real.parent, os.path.dirname(path) or ".", only=real.name)
+
+
+def _refuse_folder_of_inventories(real: Path, path: str) -> None:
+    """`inventories` instead of `inventories/lab`: Ansible would take cluster.yml of each for hosts."""
+    inner = sorted(file.parent.name for file in real.glob(f"*/{SPEC}"))
+    if inner and not (real / SPEC).exists():
+        fix = f"name one: {os.path.join(path, inner[0])}"
+        found = ", ".join(inner)
+        raise ConfigError(Problem(what="this folder holds inventories and is none", file=path, found=found, fix=fix))
+
+
+def _missing(path: str, given: Path, error: Exception) -> Problem:
+    if isinstance(error, PermissionError):
+        return Problem(what="the inventory cannot be read", found=str(error.strerror), file=path)
+    if given.is_symlink():
+        return Problem(what="the inventory is a link to nothing", found=os.readlink(given), file=path)
+    there = sorted(p.parent.name for p in given.parent.glob("*/hosts*")) if given.parent.is_dir() else []
+    found = f"in {given.parent}: " + ", ".join(dict.fromkeys(there)) if there else ""
+    expected = "a folder with hosts.yml and cluster.yml"
+    return Problem(what="there is no inventory at this path", file=path, found=found, expected=expected)
+
+
+def _folder(root: Path, shown: str, only: str = "") -> Files:
+    parts: list[Part] = []
+    texts: dict[str, TextFile] = {}
+    problems: list[Problem] = []
+    spec = None
+    for relative in _walk(root):
+        item = part(relative)
+        if item.kind == "ignored" or (only and item.kind == "hosts" and relative != only):
+            continue
+        if len(parts) >= _MAX_FILES:
+            what = "the folder has too many files for an inventory"
+            problems.append(Problem(what=what, file=shown, expected=f"at most {_MAX_FILES}"))
+            break
+        data, mode, problem = _read(root / relative, os.path.join(shown, relative))
+        if problem:
+            problems.append(problem)
+        if item.kind == "spec":
+            spec = b"" if problem else data
+            continue
+        parts.append(item)
+        if not problem:
+            private = not mode & 0o077
+            texts[relative] = TextFile(os.path.join(shown, relative), item.kind, data, item.entity, private)
+    if spec is None:
+        problems.append(_no_spec(root, shown))
+    return Files(root, shown, tuple(parts), texts, spec, tuple(problems))
+
+
+def _no_spec(root: Path, shown: str) -> Problem:
+    near = next((name for name in ("cluster.yaml", "cluster.json", "Cluster.yml") if (root / name).exists()), "")
+    fix = f"rename {near} to {SPEC}" if near else "add it: at least platform, model and engine"
+    return Problem(what=f"there is no {SPEC} beside the inventory", file=os.path.join(shown, SPEC), fix=fix)
+
+
+def _walk(folder: Path, prefix: str = "", depth: int = 0) -> Iterator[str]:
+    """Relative paths of all files, sorted as Ansible sorts them, links followed."""
+    for name in sorted(os.listdir(folder)):
+        relative = prefix + name
+        if (folder / name).is_dir():
+            if depth < _MAX_DEPTH and not name.startswith("."):
+                yield from _walk(folder / name, relative + "/", depth + 1)
+        else:
+            yield relative
+
+
+def _read(path: Path, shown: str) -> tuple[bytes, int, Problem | None]:
+    try:
+        status = path.stat()
+        if not stat.S_ISREG(status.st_mode):
+            return b"", 0, Problem(what="this is no regular file", file=shown, fix="move it away")
+        with path.open("rb") as stream:
+            return stream.read(MAX_BYTES + 1), stat.S_IMODE(status.st_mode), None
+    except OSError as error:
+        what = "the file cannot be read"
+        if path.is_symlink() and not path.exists():
+            what = "the file is a link to nothing"
+        return b"", 0, Problem(what=what, file=shown, found=error.strerror or str(error))
+
+
+def key_file(path: str) -> KeyFile:
+    """Look at one private key file; its text is not kept."""
+    full = Path(path).expanduser()
+    try:
+        status = full.stat()
+        if not stat.S_ISREG(status.st_mode):
+            return KeyFile(str(full), "is no file")
+        with full.open("rb") as stream:
+            head = stream.read(64)
+    except OSError as error:
+        why = "does not exist" if isinstance(error, FileNotFoundError) else f"cannot be read: {error.strerror}"
+        return KeyFile(str(full), why)
+    kind = (
+        "private" if b"PRIVATE KEY" in head else "public" if head.startswith((b"ssh-", b"ecdsa-", b"sk-")) else "other"
+    )
+    return KeyFile(str(full), "", stat.S_IMODE(status.st_mode), status.st_uid == os.getuid(), kind)
