@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import socket
 import time
 from collections.abc import Sequence
@@ -14,7 +15,10 @@ _STATES = ("running", "degraded")
 
 
 def ssh(lab: LabDefinition, host: LabHost, command: Sequence[str] = (), *, user: str = "") -> list[str]:
-    """argv of an SSH session; no command means a shell. Nothing of the user's own SSH configuration is read. Pure."""
+    """argv of an SSH session; no command means a shell. Nothing of the user's own SSH configuration is read. Pure.
+
+    As with ssh itself, the words of `command` are joined and read by the shell of the machine.
+    """
     return [
         "ssh",
         *("-F", "/dev/null"),
@@ -34,8 +38,8 @@ def ssh(lab: LabDefinition, host: LabHost, command: Sequence[str] = (), *, user:
 def ask(
     lab: LabDefinition, host: LabHost, command: Sequence[str], *, timeout_s: float = 20.0, runner: Runner = run
 ) -> Ended:
-    """Run a command as root on a machine. SSH's own failure is status 255."""
-    return runner(ssh(lab, host, command, user="root"), timeout_s=timeout_s)
+    """Run an argv as root on a machine. SSH's own failure is status 255."""
+    return runner(ssh(lab, host, [shlex.join(command)], user="root"), timeout_s=timeout_s)
 
 
 def answers(host: LabHost, timeout_s: float = 0.3) -> bool:
@@ -48,11 +52,11 @@ def answers(host: LabHost, timeout_s: float = 0.3) -> bool:
 
 
 def wait_running(
-    lab: LabDefinition, host: LabHost, *, timeout_s: float, alive: bool = True, runner: Runner = run
+    lab: LabDefinition, host: LabHost, *, timeout_s: float, runner: Runner = run
 ) -> tuple[str, tuple[str, ...]]:
     """Wait until systemd says that booting is over: (state, failed units). LabFailed after `timeout_s`."""
     end = time.monotonic() + timeout_s
-    while alive and not answers(host):
+    while not answers(host):
         if time.monotonic() > end:
             raise _not_ready(lab, host, f"no answer on {host.management}:22 after {timeout_s:.0f} s")
         time.sleep(0.1)
@@ -60,7 +64,7 @@ def wait_running(
     while time.monotonic() < end:
         left = max(1.0, end - time.monotonic())
         script = "systemctl is-system-running --wait; systemctl --failed --plain --no-legend"
-        last = ask(lab, host, ["timeout", f"{left:.0f}", "sh", "-c", f"'{script}'"], timeout_s=left + 5, runner=runner)
+        last = ask(lab, host, ["timeout", f"{left:.0f}", "sh", "-c", script], timeout_s=left + 5, runner=runner)
         lines = last.stdout.split("\n")
         if lines[0] in _STATES:
             return lines[0], tuple(line.split()[0] for line in lines[1:] if line.strip())

@@ -23,6 +23,7 @@ PACKAGES = (
     "ca-certificates",
     "dbus",
     "iproute2",
+    "iputils-ping",
     "kmod",
     "libnuma1",  # vLLM's CPU extension links it
     "openssh-server",

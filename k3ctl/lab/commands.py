@@ -14,7 +14,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from k3ctl.errors import ExitCode, K3ctlError, Problem
+from k3ctl.errors import ConfigError, ExitCode, K3ctlError, Problem
 
 app = typer.Typer(
     name="lab",
@@ -108,7 +108,48 @@ def shell(
     argv = access.ssh(lab, lab.host(node), context.args, user=user)
     if sys.stdin.isatty() and not context.args:
         argv.insert(1, "-t")
-    os.execvp(argv[0], argv)
+    os.execvp(argv[0], argv)  # noqa: S606 - the shell is ssh's
+
+
+@app.command()
+def fault(
+    node: Annotated[str, typer.Argument(help="Machine to break.", show_default=False)] = "",
+    name: Annotated[str, typer.Argument(help="Fault; see --list.", show_default=False)] = "",
+    inventory: WhereOption = _DEFAULT,
+    given: Annotated[
+        list[str], typer.Option("--set", "-s", metavar="OPTION=VALUE", help="Option of the fault; may be repeated.")
+    ] = [],  # noqa: B006 - typer copies it
+    clear: Annotated[bool, typer.Option("--clear", help="Take the fault back.")] = False,
+    show: Annotated[bool, typer.Option("--list", help="List the faults and their options.")] = False,
+) -> None:
+    """Break something on a machine, or take it back: `k3ctl lab fault k3lab2 mtu -s mtu=1400`."""
+    from k3ctl.lab import faulting
+    from k3ctl.lab.definition import load
+
+    if show:
+        for one in faulting.catalogue().values():
+            defaults = " ".join(f"{k}={v or '...'}" for k, v in one.options.items())
+            typer.echo(f"{one.name:22}{one.title}" + (f"  [{defaults}]" if defaults else ""))
+        return
+    if not node or not name:
+        raise ConfigError(
+            Problem(what="name a machine and a fault", fix="`k3ctl lab fault k3lab2 link-down`, or `--list`")
+        )
+    lab = load(inventory)
+    host, options = lab.host(node), _pairs(given)
+    if not clear:
+        made = faulting.inject(lab, host, name, options, _say)
+        _say(f"{node}: {name} " + ("is active" if made else "was active already: no change"))
+        return
+    cleared = faulting.clear(lab, host, name, options, _say)
+    _say(f"cleared: {', '.join(cleared)}" if cleared else f"{node}: no {name} was active: no change")
+
+
+def _pairs(given: list[str]) -> dict[str, str]:
+    wrong = [text for text in given if "=" not in text]
+    if wrong:
+        raise ConfigError(*(Problem(what="an option is NAME=VALUE", found=text, key="--set") for text in wrong))
+    return dict(text.split("=", 1) for text in given)
 
 
 @app.command()

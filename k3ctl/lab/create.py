@@ -1,8 +1,7 @@
-"""`lab create`: the ordered list of what a lab is made of. Each step makes what is missing, so all of it can run again."""
+"""`lab create`: the ordered list of what a lab is made of. Each step makes what is missing, so it can run again."""
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -10,9 +9,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from k3ctl import fanout, units
-from k3ctl.lab import access, base, keys, lending, machine, network, outer, record
+from k3ctl.lab import access, base, keys, lending, machine, network, outer, record, trust
 from k3ctl.lab.definition import LabDefinition, LabHost
 from k3ctl.lab.extras import Hardware, Hub
+from k3ctl.lab.process import LabFailed
 from k3ctl.lab.services import Services, services
 
 _BOOT_SECONDS = 120.0
@@ -47,24 +47,27 @@ def create(lab: LabDefinition, *, install: bool, say: Say) -> bool:
         seen = network.look()
         problems = network.clashes(lab, seen)
         if problems:
-            raise network.LabFailed(*problems)
+            raise LabFailed(*problems)
         if not known:
             record.write_json(lab.layout.record, record.encode(lab))
         steps = Steps(say)
-        user = keys.invoker()
+        user = trust.invokers()[-1]
         lent = lending.collect(distribution.codename, user.home)
         with steps.step("keys") as did:
-            did += ["made"] if keys.ensure(lab, user) else []
+            if keys.ensure(lab, user.uid, user.gid):
+                did.append("made")
         with steps.step("base system") as did:
             root, built = base.ensure(distribution, lent, say)
-            did += [f"built {root.name}"] if built else []
+            if built:
+                did.append(f"built {root.name}")
         with steps.step("network") as did:
-            did += [f"{lab.management} and {lab.fabric}"] if network.ensure(lab, seen, say) else []
+            if network.ensure(lab, seen, say):
+                did.append(f"{lab.management} and {lab.fabric}")
         with steps.step("machines") as did:
-            did += _machines(lab, root, lent)
+            did.extend(_machines(lab, root, lent))
         _run_hub_and_wait(lab, root, steps)
         with steps.step("trust") as did:
-            did += [str(keys.managed_file(lab, user))] if keys.trust(lab, user) else []
+            did.extend(trust.trust(lab))
         return bool(steps.changed)
 
 
@@ -76,19 +79,20 @@ def _machines(lab: LabDefinition, root: base.Base, lent: lending.Lent) -> list[s
         host = lab.host(name)
         made = machine.prepare(lab, host, root, lent)
         if hardware is not None:
-            hardware.install(lab, host)
-        return _start(lab, host, kind, lent.folders) or made
+            made |= hardware.install(lab, host)
+        return _start(lab, host, kind) or made
 
     started = fanout.each([h.name for h in lab.hosts], boot).all()
     return [f"started {name}" for name, did in started.items() if did]
 
 
-def _start(lab: LabDefinition, host: LabHost, kind: Services, folders: tuple[str, ...]) -> bool:
-    service = machine.service(lab, host, folders)
+def _start(lab: LabDefinition, host: LabHost, kind: Services) -> bool:
+    service = machine.service(lab, host)
     if kind.main_pid(service) is not None:
         return False
     kind.kill(service)  # what a killed supervisor may have left
     kind.start(service)
+    record.forget_fault(lab.layout, host.name, "power-off")
     return True
 
 
@@ -99,7 +103,7 @@ def _run_hub_and_wait(lab: LabDefinition, root: base.Base, steps: Steps) -> None
         waiting = pool.submit(_wait, lab, steps)
         if hub is not None:
             with steps.step("hub") as did:
-                did += hub.ensure(root, steps.say)
+                did.extend(hub.ensure(root, steps.say))
         waiting.result()
 
 
@@ -116,8 +120,3 @@ def _wait(lab: LabDefinition, steps: Steps) -> None:
     for name, (_, failed) in states.items():
         if failed:
             steps.say(f"{name}: units that failed: {', '.join(failed)}")
-
-
-def environment() -> dict[str, str]:
-    """Environment of programs that outlive this command: no secrets, no virtual environment of a caller's shell."""
-    return {k: v for k, v in os.environ.items() if k in ("PATH", "LANG", "LC_ALL", "HOME")}

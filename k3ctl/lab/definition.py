@@ -130,9 +130,9 @@ def define(
     layout = Layout(folder.name, folder)
     _judge_key(variables, layout, hosts_file, problems)
     port = _hub_port(spec, networks[0][1], spec_file, problems) if networks else 0
-    if problems:
+    if problems or not networks:
         raise ConfigError(*problems)
-    return LabDefinition(layout, tuple(hosts), users.pop(), *networks, port, str(spec.get("model", "")))
+    return LabDefinition(layout, tuple(hosts), users.pop(), networks[0], networks[1], port, str(spec.get("model", "")))
 
 
 def _address(host: str, key: str, values: Mapping[str, Any], file: str, problems: list[Problem]) -> IPv4Address | None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from k3ctl import fanout
 from k3ctl.errors import Problem
-from k3ctl.lab import base, keys, machine, network, outer, record
+from k3ctl.lab import base, machine, network, outer, record, trust
 from k3ctl.lab.definition import LabDefinition, load
 from k3ctl.lab.layout import CACHE_ROOT, STATE_ROOT, Layout
 from k3ctl.lab.process import LabFailed, must, run
@@ -44,7 +44,7 @@ def destroy(lab: LabDefinition, say: Say) -> bool:
         _kill(lab)
         removed = network.remove(lab, network.look())
         machine.unmount_all(lab.layout, say)
-        removed |= keys.distrust(lab, keys.invoker())
+        removed |= bool(trust.distrust(lab))
         if lab.layout.state.is_dir():
             must(run, ["rm", "-rf", "--one-file-system", str(lab.layout.state)], timeout_s=300)
             removed = True

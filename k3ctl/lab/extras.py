@@ -39,10 +39,18 @@ class Hardware:
         module = _module("k3ctl.lab.hardware")
         return cls(module) if module else None
 
-    def install(self, lab: LabDefinition, host: LabHost) -> None:
-        """Put them into the machine's root; cheap when they are there."""
-        root = lab.layout.machine(host.name) / "root"
-        self.module.install(root, None)
+    def install(self, lab: LabDefinition, host: LabHost) -> bool:
+        """Put them into the machine's root; False when they were there."""
+        return bool(self.module.install(lab.layout.machine(host.name) / "root"))
+
+    def faults(self) -> dict[str, str]:
+        """Hardware faults -> what they are."""
+        return {name: fault.title for name, fault in self.module.FAULTS.items()}
+
+    def fault(self, lab: LabDefinition, host: LabHost, name: str, *, active: bool) -> None:
+        """Break or mend it in the machine's root."""
+        change = self.module.inject if active else self.module.clear
+        change(lab.layout.machine(host.name) / "root", name)
 
 
 @dataclass(frozen=True)
@@ -71,6 +79,8 @@ class Hub:
                 *("--data", str(folder / "data")),
                 *("--host", str(self.lab.gateway)),
                 *("--port", str(self.lab.hub_port)),
+                *("--faults", str(folder / "faults.json")),
+                *("--log", str(folder / "requests.jsonl")),
             ),
             folder=folder / "service",
             log=folder / "hub.log",
@@ -83,8 +93,8 @@ class Hub:
         data = self.lab.layout.hub / "data"
         if not data.is_dir():
             say("hub: making the small model")
-            self.model.build(data)
             did.append("made the model")
+        self.model.build(data)  # does nothing when it is whole
         if self.runtime is not None:
             self.runtime.ensure(CACHE_ROOT, base.root)
         kind, service = services(), self.service()

@@ -46,29 +46,37 @@ def parse_sources(text: str, *, deb822: bool) -> Iterator[str]:
                 yield " ".join(line.split("#")[0].split())
         return
     for paragraph in re.split(r"\n\s*\n", text):
-        fields: dict[str, str] = {}
-        key = ""
-        for line in paragraph.splitlines():
-            if line.startswith("#"):
-                continue
-            if line[:1].isspace():
-                fields[key] = fields.get(key, "") + "\n" + line.strip()
-            elif ":" in line:
-                key, value = line.split(":", 1)
-                key = key.strip().lower()
-                fields[key] = value.strip()
-        if "deb" not in fields.get("types", "").split() or fields.get("enabled", "yes").lower() in ("no", "false"):
+        yield from _entries(_fields(paragraph))
+
+
+def _fields(paragraph: str) -> dict[str, str]:
+    """Fields of one deb822 paragraph, names in lower case, continuation lines joined."""
+    fields: dict[str, str] = {}
+    key = ""
+    for line in paragraph.splitlines():
+        if line.startswith("#"):
             continue
-        options = []
-        signed = fields.get("signed-by", "")
-        if signed.startswith("/"):
-            options.append(f"signed-by={signed}")
-        if fields.get("trusted", "").lower() in ("yes", "true"):
-            options.append("trusted=yes")
-        head = f"deb [{' '.join(options)}]" if options else "deb"
-        for uri in fields.get("uris", "").split():
-            for suite in fields.get("suites", "").split():
-                yield " ".join([head, uri, suite, *fields.get("components", "").split()])
+        if line[:1].isspace():
+            fields[key] = fields.get(key, "") + "\n" + line.strip()
+        elif ":" in line:
+            key, _, value = line.partition(":")
+            key = key.strip().lower()
+            fields[key] = value.strip()
+    return fields
+
+
+def _entries(fields: Mapping[str, str]) -> Iterator[str]:
+    if "deb" not in fields.get("types", "").split() or fields.get("enabled", "yes").lower() in ("no", "false"):
+        return
+    options = []
+    if fields.get("signed-by", "").startswith("/"):
+        options.append(f"signed-by={fields['signed-by']}")
+    if fields.get("trusted", "").lower() in ("yes", "true"):
+        options.append("trusted=yes")
+    head = f"deb [{' '.join(options)}]" if options else "deb"
+    for uri in fields.get("uris", "").split():
+        for suite in fields.get("suites", "").split():
+            yield " ".join([head, uri, suite, *fields.get("components", "").split()])
 
 
 def archive_entries(entries: Iterable[str], codename: str) -> tuple[str, ...]:

@@ -79,6 +79,7 @@ def prepare(lab: LabDefinition, host: LabHost, base: Base, lent: Lent, runner: R
         return _refresh_resolver(folder / "root", lent)
     for part in ("root", "upper", "work"):
         (folder / part).mkdir(parents=True, exist_ok=True)
+    (folder / "folders").write_text("".join(f"{path}\n" for path in lent.folders))
     note = folder / "base"
     if not note.exists():
         note.write_text(base.name)
@@ -154,14 +155,17 @@ def nspawn(lab: LabDefinition, host: LabHost, folders: tuple[str, ...]) -> list[
     works where no machined runs. The system calls are Docker's and those of nested mounts.
     """
     unit = lab.layout.unit(host.name)
+    space = f"/run/netns/{unit}"
     return [
+        # nspawn mounts /sys before it changes the namespace: started outside, /sys/class/net would be the outer one
+        *("nsenter", f"--net={space}"),
         "systemd-nspawn",
         "--quiet",
         "--boot",
         f"--directory={lab.layout.machine(host.name) / 'root'}",
         f"--machine={unit}",
         f"--hostname={host.name}",
-        f"--network-namespace-path=/run/netns/{unit}",
+        f"--network-namespace-path={space}",
         "--register=no",
         "--keep-unit",
         "--console=pipe",
@@ -175,9 +179,11 @@ def nspawn(lab: LabDefinition, host: LabHost, folders: tuple[str, ...]) -> list[
     ]
 
 
-def service(lab: LabDefinition, host: LabHost, folders: tuple[str, ...] = ()) -> Service:
+def service(lab: LabDefinition, host: LabHost) -> Service:
     """The machine as a service; a reboot inside starts it again."""
     folder = lab.layout.machine(host.name)
+    note = folder / "folders"
+    folders = tuple(note.read_text().splitlines()) if note.is_file() else ()
     return Service(
         unit=lab.layout.unit(host.name),
         argv=tuple(nspawn(lab, host, folders)),

@@ -102,9 +102,9 @@ def host_commands(lab: LabDefinition, host: LabHost, seen: Seen) -> list[list[st
         (links[0], "eth0", layout.management_bridge, host.management, lab.management, seen.mtu),
         (links[1], "eth1", layout.fabric_bridge, host.fabric, lab.fabric, 1500),
     ):
+        peer = ("peer", "name", inner, "mtu", str(mtu), "netns", space)
         commands += [
-            ["ip", "link", "add", link, "mtu", str(mtu), "type", "veth"]
-            + ["peer", "name", inner, "mtu", str(mtu), "netns", space],
+            [*("ip", "link", "add", link, "mtu", str(mtu), "type", "veth"), *peer],
             ["ip", "link", "set", link, "master", bridge, "up"],
             ["ip", "-n", space, "addr", "add", f"{address}/{network.prefixlen}", "dev", inner],
             ["ip", "-n", space, "link", "set", inner, "up"],
@@ -158,11 +158,12 @@ def ensure(lab: LabDefinition, seen: Seen, say: Callable[[str], None], runner: R
 
 
 def _firewall_rules(lab: LabDefinition) -> list[list[str]]:
+    hub = f"{lab.hub_port},{lab.hub_port + 1}"  # the hub and its content network
     bridge, mark = lab.layout.management_bridge, ["-m", "comment", "--comment", lab.layout.prefix]
     return [
         ["FORWARD", "-i", bridge, *mark, "-j", "ACCEPT"],
         ["FORWARD", "-o", bridge, *mark, "-j", "ACCEPT"],
-        ["INPUT", "-i", bridge, "-p", "tcp", "--dport", str(lab.hub_port or 1), *mark, "-j", "ACCEPT"],
+        ["INPUT", "-i", bridge, "-p", "tcp", "-m", "multiport", "--dports", hub, *mark, "-j", "ACCEPT"],
     ]
 
 
@@ -179,7 +180,7 @@ def _open_firewall(lab: LabDefinition, runner: Runner) -> bool:
 
 
 def remove(lab: LabDefinition, seen: Seen, runner: Runner = run) -> bool:
-    """Remove everything with the lab's prefix, also of hosts that the inventory no longer has. True if there was any."""
+    """Remove everything with the lab's prefix, also of hosts no longer in the inventory. True if there was any."""
     prefix = lab.layout.prefix
     bridges = {lab.layout.management_bridge, lab.layout.fabric_bridge}
     links = sorted(link for link in seen.links if link.startswith(prefix) and link not in bridges)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import threading
 from collections.abc import Mapping
 from ipaddress import IPv4Address, IPv4Network
 from pathlib import Path
@@ -13,6 +14,8 @@ from k3ctl.errors import Problem
 from k3ctl.lab.definition import LabDefinition, LabHost
 from k3ctl.lab.layout import Layout
 from k3ctl.lab.process import LabFailed
+
+_FAULTS = threading.Lock()
 
 
 def encode(lab: LabDefinition) -> dict[str, Any]:
@@ -65,7 +68,7 @@ def read(layout: Layout) -> LabDefinition | None:
 
 
 def judge(new: LabDefinition, old: LabDefinition | None) -> bool:
-    """May `new` be made where `old` is? True when they are equal. More hosts are fine; anything else is refused. Pure."""
+    """May `new` be made where `old` is? True when equal. More hosts are fine, anything else is refused. Pure."""
     if old is None:
         return False
     if old.layout.inventory != new.layout.inventory:
@@ -102,3 +105,21 @@ def write_json(file: Path, value: object) -> None:
     temporary = file.with_name(f"{file.name}.{os.getpid()}")
     temporary.write_text(json.dumps(value, indent=1, sort_keys=True) + "\n")
     temporary.rename(file)
+
+
+def faults(layout: Layout) -> dict[str, dict[str, Any]]:
+    """Active faults: id -> {node, name, options}."""
+    try:
+        found: dict[str, dict[str, Any]] = json.loads(layout.faults.read_text())
+    except FileNotFoundError:
+        return {}
+    return found
+
+
+def forget_fault(layout: Layout, node: str, name: str) -> None:
+    """Drop the record of a machine's faults of that name: something else has taken them back. Thread-safe."""
+    with _FAULTS:
+        active = faults(layout)
+        kept = {key: fault for key, fault in active.items() if (fault["node"], fault["name"]) != (node, name)}
+        if kept != active:
+            write_json(layout.faults, kept)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -10,9 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from k3ctl import fanout
-from k3ctl.lab import access, machine
+from k3ctl.lab import access, machine, record
 from k3ctl.lab.definition import LabDefinition
-from k3ctl.lab.layout import Layout
 from k3ctl.lab.services import Services, services
 
 
@@ -51,20 +49,11 @@ class LabStatus:
         return asdict(self)
 
 
-def active_faults(layout: Layout) -> dict[str, dict[str, Any]]:
-    """Active faults: id -> {node, name, options}."""
-    try:
-        found: dict[str, dict[str, Any]] = json.loads(layout.faults.read_text())
-    except FileNotFoundError:
-        return {}
-    return found
-
-
 def look(lab: LabDefinition) -> LabStatus:
     """Ask all machines at once."""
     from k3ctl.lab.extras import Hub  # noqa: PLC0415 - heavy, and a lab may have no hub
 
-    faults = active_faults(lab.layout)
+    faults = record.faults(lab.layout)
     kind = services()
 
     def one(name: str) -> MachineStatus:

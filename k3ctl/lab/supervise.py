@@ -7,7 +7,6 @@ checkout. It holds a lock on SPEC's folder for its whole life: whoever wants to 
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import fcntl
 import json
 import os
@@ -18,7 +17,6 @@ import time
 from pathlib import Path
 from typing import Any
 
-_PR_SET_PDEATHSIG = 1
 _QUICK = 5.0  # a run shorter than this many seconds counts as a crash
 _CRASHES = 5  # so many in a row and it gives up
 
@@ -32,17 +30,12 @@ def join_groups(groups: list[str]) -> None:
             (folder / "cgroup.procs").write_text(str(os.getpid()))
 
 
-def child_dies_with_parent() -> None:
-    """Runs in the child: the kernel kills it when this supervisor is killed."""
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-
-
 def supervise(spec: dict[str, Any], folder: Path) -> int:
     """Run spec[argv] until it ends for good. Exit status: that of the last run."""
     asked = False
     child: subprocess.Popen[bytes] | None = None
 
-    def end(number: int, frame: object) -> None:
+    def end(_number: int, _frame: object) -> None:
         nonlocal asked
         asked = True
         if child is not None:
@@ -52,9 +45,9 @@ def supervise(spec: dict[str, Any], folder: Path) -> int:
     crashes, status = 0, 0
     while not asked and crashes < _CRASHES:
         began = time.monotonic()
-        child = subprocess.Popen(
-            spec["argv"], env={**os.environ, **spec["env"]}, cwd="/", preexec_fn=child_dies_with_parent
-        )
+        # the kernel kills the program when this supervisor is killed
+        argv = ["setpriv", "--pdeathsig", "KILL", *spec["argv"]]
+        child = subprocess.Popen(argv, env={**os.environ, **spec["env"]}, cwd="/")
         (folder / "child.pid").write_text(str(child.pid))
         status = child.wait()
         sys.stderr.write(f"{time.strftime('%FT%TZ', time.gmtime())} ended with status {status}\n")
