@@ -51,7 +51,8 @@ class PreflightReport:
         ]
         waived = len(self.findings) - len(open_)
         behind = sum(1 for finding in open_ if finding.ground)
-        needless = sum(1 for finding in open_ if finding.severity == "skipped" and not finding.ground)
+        needed = {finding.check for finding in self.findings if finding.severity != "skipped" or finding.ground}
+        needless = checks - len(needed)
         notes = [(waived, "waived"), (behind, "skipped behind those"), (needless, "not needed here")]
         brackets = ", ".join(f"{count} {words}" for count, words in notes if count)
         where = f"{checks} {_plural(checks, 'check')} on {len(self.nodes)} {_plural(len(self.nodes), 'node')}"
