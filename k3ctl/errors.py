@@ -82,6 +82,10 @@ class PhaseFailed(K3ctlError):
     """A phase did what it could and failed."""
 
 
+class AgentFailed(PhaseFailed):
+    """A verb of the node agent ended badly, or its reply was no JSON."""
+
+
 class Interrupted(K3ctlError):
     """The user asked to stop. `problems` say what still runs and how to stop it."""
 
