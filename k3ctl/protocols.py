@@ -84,28 +84,39 @@ class Agent(Protocol):
 
 @dataclass(frozen=True)
 class PlayEvent:
-    """One thing that happened in a play. `kind`: task, ok, changed, failed, unreachable, skipped, retry, ended."""
+    """One thing that happened in a play. `kind`: task, ok, changed, failed, unreachable, skipped, retry, ended.
+
+    `total` is the number of tasks that the play has for each node, 0 where it is not known.
+    """
 
     kind: str
     task: str = ""
     node: str = ""
     message: str = ""
     diff: str = ""
+    total: int = 0
 
 
 @dataclass(frozen=True)
 class PlayResult:
-    """What came of a playbook run, per node; `failures` maps node -> 'task: message'."""
+    """What came of a playbook run, per node; `failures` maps node -> 'task: message'.
+
+    `running` is the task that each node was in when the play was canceled or ran out of time: it may go on there.
+    """
 
     status: str  # successful | failed | canceled | timeout
     changed: Mapping[str, int] = field(default_factory=dict)
     failures: Mapping[str, str] = field(default_factory=dict)
     unreachable: Mapping[str, str] = field(default_factory=dict)
     changed_tasks: tuple[tuple[str, str], ...] = ()  # (node, task)
+    running: Mapping[str, str] = field(default_factory=dict)
 
 
 class Ansible(Protocol):
     """Runs one of our playbooks by name over nodes with plain role variables."""
+
+    def digest(self, playbook: str) -> str:
+        """sha256 (hex) over a playbook and the roles it names: equal digests mean equal work."""
 
     def run(
         self,

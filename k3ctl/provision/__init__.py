@@ -1,0 +1,1 @@
+"""What provisioning gives the roles, compiled from the plan; pure."""
