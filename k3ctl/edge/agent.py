@@ -7,10 +7,10 @@ import shlex
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, Protocol
 
 from k3ctl.cluster import Cluster
-from k3ctl.edge.ssh import Conversation, FabricRemote
+from k3ctl.edge.ssh import Conversation
 from k3ctl.edge.zipapp import NodeApp, node_app
 from k3ctl.errors import AgentFailed, Problem, Unreachable
 from k3ctl.protocols import Command, CommandResult, Remote, Stop
@@ -23,10 +23,19 @@ CUT_SHORT = 92
 KEPT = 3
 
 
+class TalkingRemote(Remote, Protocol):
+    """A Remote that can also keep a command's stdin open, as FabricRemote does."""
+
+    def converse(self, node: str, command: Command) -> Conversation:
+        """Start a command and keep talking with it."""
+
+
 class NodeAgent:
     """protocols.Agent. One for a run: it builds the agent once and remembers on which nodes it is installed."""
 
-    def __init__(self, cluster: Cluster, remote: Remote, *, app: NodeApp | None = None, folder: str = HOME) -> None:
+    def __init__(
+        self, cluster: Cluster, remote: TalkingRemote, *, app: NodeApp | None = None, folder: str = HOME
+    ) -> None:
         self._python = {node.name: node.ssh.python for node in cluster.inventory.nodes}
         self._remote = remote
         self._app = app or node_app()
@@ -86,10 +95,10 @@ class NodeAgent:
         if not result.ok and not stop.is_set():
             raise AgentFailed(self._problem(node, verb, result, 0.0))
 
-    def converse(self, remote: FabricRemote, node: str, verb: str, payload: Mapping[str, Any]) -> Conversation:
+    def converse(self, node: str, verb: str, payload: Mapping[str, Any]) -> Conversation:
         """Start a verb that keeps reading lines from stdin; the payload is the first one. It ends with its stdin."""
         data = json.dumps(payload).encode() + b"\n"
-        talk = remote.converse(node, self._command(node, verb, data, 0.0, carry=True))
+        talk = self._remote.converse(node, self._command(node, verb, data, 0.0, carry=True))
         origin = talk.line(30.0)
         if origin in ORIGINS:
             return talk

@@ -56,6 +56,7 @@ class Counted:
         self.remote = remote
         self.sent: list[int] = []
         self.lines = remote.lines
+        self.converse = remote.converse
 
     def run(self, node: str, command: Command) -> CommandResult:
         assert isinstance(command.stdin, bytes)
