@@ -63,8 +63,13 @@ def load_cluster(
 
 
 def _in_order(problems: list[Problem]) -> list[Problem]:
-    """Each problem once, by file and line, as one reads the files."""
-    return sorted(dict.fromkeys(problems), key=lambda p: (p.file.endswith(SPEC), p.file, p.line or 0))
+    """Each problem once, by file and line, as one reads the files.
+
+    What is wrong with a variable as written is wrong again for every host that gets it: the first is enough.
+    """
+    written = {(p.file, p.line, p.key.rpartition(".")[2]) for p in problems if p.line and not p.node}
+    kept = (p for p in problems if not p.node or (p.file, p.line, p.key) not in written)
+    return sorted(dict.fromkeys(kept), key=lambda p: (p.file.endswith(SPEC), p.file, p.line or 0))
 
 
 def _spec(
@@ -83,10 +88,11 @@ def _judged(
     if view.problems and not view.hosts:
         return Inventory(files.root.name, root, ()), list(view.problems)
     shown = {part.path: files.show(part.path) for part in files.parts}
+    sources = [shown[part.path] for part in files.parts if part.kind == "hosts"]
     found = Found(
         name=files.root.name,
         path=root,
-        shown=files.shown,
+        shown=sources[0] if len(sources) == 1 else files.shown,
         look=seen,
         view=view,
         files=tuple(shown.values()),

@@ -60,7 +60,7 @@ def misplaced(
     """
     names = {"group_vars": [*groups], "host_vars": [*hosts]}
     taken: dict[tuple[str, str, str], str] = {}
-    for item in sorted((p for p in parts if p.kind in names), key=lambda p: p.path):
+    for item in sorted((p for p in parts if p.kind in names), key=_turn):
         folder = item.path.split(item.kind + "/")[0]
         owner = owner_of(item.entity, names[item.kind])
         what = "group" if item.kind == "group_vars" else "host"
@@ -82,6 +82,12 @@ def misplaced(
                 file=shown[item.path],
                 fix=f"move its lines into {item.kind}/{first}",
             )
+
+
+def _turn(item: Part) -> tuple[int, str]:
+    """Ansible looks for NAME first, then for NAME.yml, NAME.yaml and NAME.json, and takes the first only."""
+    ending = PurePosixPath(item.entity).suffix
+    return (VARS_ENDINGS.index(ending) + 1 if ending in VARS_ENDINGS else 0, item.path)
 
 
 def owner_of(entity: str, names: Iterable[str]) -> str | None:

@@ -37,8 +37,8 @@ class AnsibleView:
         return tuple(sorted(name for name, hosts in self.groups.items() if host in hosts and name != "all"))
 
 
-# Warnings of Ansible that say nothing about what the inventory means.
-_HARMLESS = ("Invalid characters were found in group names", "Unable to determine python interpreter", "deprecat")
+# Warnings of Ansible that say nothing about what the inventory means; equal names of nodes and groups are judged.
+_HARMLESS = ("Invalid characters were found in group names", "Found both group and host", "deprecat")
 
 
 def view_of(reply: Mapping[str, Any], root: str, shown_root: str) -> AnsibleView:
