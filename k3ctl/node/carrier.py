@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import statistics
 import time
 from typing import TYPE_CHECKING, Optional
 
@@ -154,7 +153,7 @@ class Carrier:
             return
         self.rate = so_far / elapsed
         self._window = (time.monotonic(), 0)
-        rates = [c.rate for c in engine.carriers if c.rate is not None]
-        floor = max(engine.limits["slow_bytes_s"], statistics.median(rates) / 10 if rates else 0.0)
+        rates = sorted(c.rate for c in engine.carriers if c.rate is not None)
+        floor = max(engine.limits["slow_bytes_s"], rates[len(rates) // 2] / 10)
         if self.rate < floor:
             raise Cut("slow: %d bytes/s, below %d" % (self.rate, floor))

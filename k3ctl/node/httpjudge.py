@@ -99,6 +99,8 @@ def _failure(status: int, headers: Dict[str, str], ask: Dict[str, Any]) -> Excep
     tail = " (%s)" % more if more else ""
     if ask["signed"] and status in (400, 401, 403, 404, 410):
         return Stale("signed URL refused with %d" % status)
+    if status in REDIRECTS:
+        return Stale("moved (%d)" % status)
     if status == 429 or (status == 503 and "retry-after" in headers):
         return Pause(retry_after(headers), "%d: the source asks to wait%s" % (status, tail))
     if status == 408 or status >= 500:

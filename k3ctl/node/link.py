@@ -70,14 +70,15 @@ class Reply:
         return False
 
     def snippet(self) -> str:
-        """The first 200 characters of the body, for people."""
+        """The first 200 characters of the body, for people; signatures in URLs are left out."""
         view = memoryview(bytearray(200))
         try:
             count = self.read_into(view)
         except Cut:
             return ""
         text = bytes(view[:count]).decode("utf-8", "replace")
-        return " ".join("".join(c if c.isprintable() else " " for c in text).split())
+        words = "".join(c if c.isprintable() else " " for c in text).split()
+        return " ".join(word.split("?", 1)[0] + "?..." if "://" in word and "?" in word else word for word in words)
 
 
 class Link:

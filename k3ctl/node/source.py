@@ -103,8 +103,10 @@ class Source:
             if not located.signed:
                 judge_listing(reply.headers, entry, self.commit)
             if reply.status not in REDIRECTS:
-                self._known[path] = located
+                if located.signed:
+                    self._known[path] = located  # before it is judged: refusals of fresh URLs are counted
                 self._judge(reply, entry, first, last, located)
+                self._known[path] = located
                 return reply
             target = urllib.parse.urljoin(located.url, reply.headers.get("location", ""))
             _drain(reply, link)
