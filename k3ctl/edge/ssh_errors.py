@@ -59,6 +59,16 @@ def not_forwarded(via: Hop, hop: Hop, reason: str, code: int, seconds: float) ->
     )
 
 
+def not_answered(hop: Hop, reason: str, seconds: float) -> Problem:
+    """A node could not open a TCP connection to an address that was asked for through it."""
+    return Problem(
+        what=f"nothing answers at {hop.host} port {hop.port}, asked from the host itself",
+        found=f"{reason} after {seconds:.1f} s",
+        expected=f"a server at {hop.host} port {hop.port}",
+        fix="see what runs there: `k3ctl status`, `k3ctl logs`; sshd there must allow AllowTcpForwarding",
+    )
+
+
 def proxy_failed(command: str, reason: str) -> Problem:
     """The inventory's ProxyCommand gave no connection."""
     return Problem(

@@ -87,8 +87,8 @@ class Link:
             channel: Channel = self._connection.create_session()
             return channel
 
-    def tcp(self, host: str, port: int, timeout_s: float) -> Channel:
-        """A TCP connection from this host on. Raises Unreachable that names this host as the one that failed."""
+    def tcp(self, host: str, port: int, timeout_s: float, *, onward: bool = False) -> Channel:
+        """A TCP connection from this host: `onward` as a jump host, else to a service. Raises Unreachable."""
         began = time.monotonic()
         target = Hop(host, port, "")
         try:
@@ -102,7 +102,9 @@ class Link:
         except SSHException as error:
             reason, code = ("no answer" if "Timeout" in str(error) else str(error)), 0
         spent = time.monotonic() - began
-        raise Unreachable(ssh_errors.not_forwarded(self.hop, target, reason, code, spent))
+        if onward:
+            raise Unreachable(ssh_errors.not_forwarded(self.hop, target, reason, code, spent))
+        raise Unreachable(ssh_errors.not_answered(target, reason, spent))
 
     def close(self) -> None:
         """End the connection and everything on it."""
@@ -176,7 +178,7 @@ def open_socket(
 ) -> socket.socket | Channel:
     """The byte stream to the SSH port: through the last jump host, the proxy command, or directly."""
     if via is not None:
-        return via.tcp(hop.host, hop.port, timeout_s)
+        return via.tcp(hop.host, hop.port, timeout_s, onward=True)
     if proxy_command:
         return _proxy(proxy_command)
     return _direct(hop, timeout_s, jump=jump)
