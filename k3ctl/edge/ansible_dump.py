@@ -201,7 +201,7 @@ def _is_vault(error: BaseException | None) -> bool:
 
 
 def _reason(error: Any) -> str:
-    if _is_vault(error):
+    if _is_vault(error) or "ecrypt" in str(error):
         return f"its vault cannot be opened; {_HOW_TO_OPEN}"
     return _short(error)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 from collections.abc import Iterator
@@ -65,6 +66,10 @@ def _refuse_folder_of_inventories(real: Path, path: str) -> None:
 def _missing(path: str, given: Path, error: Exception) -> Problem:
     if isinstance(error, PermissionError):
         return Problem(what="the inventory cannot be read", found=str(error.strerror), file=path)
+    if isinstance(error, OSError) and error.errno not in (errno.ENOENT, errno.ENOTDIR):
+        return Problem(what="this is no usable path", found=error.strerror or str(error), file=path[:200])
+    if isinstance(error, ValueError):
+        return Problem(what="this is no usable path", found=str(error), file=path[:200].replace("\0", "?"))
     if given.is_symlink():
         return Problem(what="the inventory is a link to nothing", found=os.readlink(given), file=path)
     there = sorted(p.parent.name for p in given.parent.glob("*/hosts*")) if given.parent.is_dir() else []

@@ -13,7 +13,7 @@ from k3ctl.inventory import Inventory, Node
 from k3ctl.inventory.fabric import fabric_address, outside
 from k3ctl.inventory.ssh_target import ssh_target
 from k3ctl.inventory.text import Look
-from k3ctl.inventory.variables import K3CTL, REFUSED
+from k3ctl.inventory.variables import CONNECTION, K3CTL, REFUSED
 from k3ctl.inventory.view import AnsibleView, Variable
 from k3ctl.nearest import did_you_mean, nearest
 
@@ -126,6 +126,9 @@ def _node(found: Found, name: str, rank: int, problems: _Problems) -> Node:
     if name in found.view.groups:
         problems.add("a host and a group have the same name", name, fix="rename one")
     _unknown_variables(found, name, variables, problems)
+    for key in (key for key, item in variables.items() if item.error and (key in K3CTL or key in CONNECTION)):
+        what = f"`{key}` has no value: {variables[key].error}"
+        problems.add(what, name, key, fix="define what it refers to, or put the value here")
     ssh, wrong = ssh_target(name, variables)
     place = found.look.host(name)
     for problem in wrong:
@@ -133,7 +136,7 @@ def _node(found: Found, name: str, rank: int, problems: _Problems) -> Node:
         problems.items.append(problem if problem.file else at_host)
     if found.key_file and ssh.key_file.startswith(("/", "~")):
         ssh = replace(ssh, key_file=_key(found.key_file(ssh.key_file), name, variables, problems))
-    interface = variables.get("k3ctl_fabric_interface", Variable()).value or ""
+    interface = variables.get("k3ctl_fabric_interface", Variable()).bare or ""
     if interface and not re.fullmatch(r"[^\s/:]{1,15}", str(interface)):
         what = "this is no name of a network interface"
         problems.add(what, name, "k3ctl_fabric_interface", found=str(interface)[:40])
@@ -167,13 +170,12 @@ def _fabric(name: str, variables: Mapping[str, Variable], problems: _Problems) -
         problems.add(f"`{key}` is missing", name, fix=fix)
         return ""
     if variable.error:
-        problems.add(f"`{key}` has no value: {variable.error}", name, key, fix="define what it refers to")
-        return ""
-    address, why = fabric_address(variable.value)
+        return ""  # said already
+    address, why = fabric_address(variable.bare)
     why = why or (outside(address, subnet) if subnet else "")
     if why:
         expected = f"an address of {subnet}" if subnet else "an IPv4 or IPv6 address"
-        problems.add(f"`{key}` {why}", name, key, found=str(variable.value)[:60], expected=expected)
+        problems.add(f"`{key}` {why}", name, key, found=str(variable.bare)[:60], expected=expected)
     return address
 
 

@@ -15,6 +15,7 @@ from typing import Any
 from k3ctl.errors import Problem
 from k3ctl.inventory import SshTarget
 from k3ctl.inventory.ssh_options import SshOptions, parse_options
+from k3ctl.inventory.variables import SECRETS
 from k3ctl.inventory.view import Variable
 from k3ctl.secret import Secret
 
@@ -62,13 +63,9 @@ class _Reader:
         return given[0]
 
     def value(self, name: str) -> Any:
-        """The resolved value of one variable; None when it is not set. Why it is not known is a problem."""
-        variable = self.variables.get(name)
-        if variable is None:
-            return None
-        if variable.error:
-            self.problem(name, f"`{name}` has no value: {variable.error}", fix="define what it refers to")
-        return variable.value
+        """The resolved value of one variable; None when it is not set or not known (the judgement reports that)."""
+        variable = self.variables.get(name, Variable())
+        return variable.value if name in SECRETS else variable.bare
 
     def text(self, field_name: str) -> tuple[str, str]:
         """Name and text of a field; empty when it is not set or no text."""

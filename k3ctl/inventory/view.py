@@ -23,6 +23,11 @@ class Variable:
     line: int | None = None
     error: str = ""
 
+    @property
+    def bare(self) -> Any:
+        """The value with its secrecy taken off: for addresses, ports and users, which everybody sees anyway."""
+        return self.value.reveal() if isinstance(self.value, Secret) else self.value
+
 
 @dataclass(frozen=True)
 class AnsibleView:

@@ -167,7 +167,7 @@ class _Builder:
             return self._scalars.construct_object(node)
         except (yaml.YAMLError, ValueError, OverflowError):
             kind = node.tag.removeprefix(_STANDARD)
-            self._problem(place, path, f"YAML takes {place.raw[:60]!r} for a {kind}, and it is none", "", "quote it")
+            self._problem(place, path, f"YAML takes {place.raw[:60]!r} as {kind}, and it is none", "", "quote it")
             return node.value
 
     def _mapping(self, node: Any, path: Path) -> dict[Any, Any]:
