@@ -9,6 +9,7 @@ Payload: own = {"name", "address"}, peers = [{"name", "address"}], ports, second
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import socket
@@ -86,6 +87,8 @@ class _Door:
         return self.error is not None or self.came >= self.peers
 
     def close(self) -> None:
+        with contextlib.suppress(OSError):
+            self.socket.shutdown(socket.SHUT_RDWR)  # wakes the thread in accept; closing alone leaves it listening
         self.socket.close()
 
     def _accept(self) -> None:

@@ -2,7 +2,7 @@
 
 A case: `about`, `nodes` (how many, 4), `plan` (fields of Expected, and `env`), `put` (dotted path from the capture ->
 value, `gone` removes), `waivers`, `today`, and `expect`: "check node" -> severity or a map of severity, found, fix,
-waived, ground (texts are parts that must be there). Every finding that is not named must be ok, or skipped as not needed.
+waived, ground (texts are parts that must be there). A finding that is not named must be ok, or not needed.
 """
 
 from __future__ import annotations

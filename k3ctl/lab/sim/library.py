@@ -19,7 +19,7 @@ def digest() -> str:
     return hashlib.sha256(SOURCE.read_bytes()).hexdigest()
 
 
-def build(folder: Path) -> Path:
+def build(folder: Path, source: Path = SOURCE) -> Path:
     """Compile the library into the folder and return its path. Raises PhaseFailed when there is no compiler."""
     compiler = shutil.which("cc") or shutil.which("gcc")
     if compiler is None:
@@ -33,7 +33,7 @@ def build(folder: Path) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     target = folder / NAME
     part = folder / f".{NAME}.{os.getpid()}"
-    argv = [compiler, "-shared", "-fPIC", "-O2", "-Wl,-soname," + NAME, "-o", str(part), str(SOURCE)]
+    argv = [compiler, "-shared", "-fPIC", "-O2", "-Wl,-soname," + NAME, "-o", str(part), str(source)]
     done = subprocess.run(argv, capture_output=True, text=True, timeout=60, check=False)
     if done.returncode != 0:
         part.unlink(missing_ok=True)

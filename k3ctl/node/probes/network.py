@@ -63,8 +63,11 @@ def listening(proc: str, asked: set[int]) -> list[dict[str, Any]]:
     """Every listening TCP port; for the asked ones also the owner's pid, program and systemd unit where visible."""
     found: list[dict[str, Any]] = []
     seen: set[tuple[str, int]] = set()
-    for name in ("tcp", "tcp6"):
-        for line in (text(os.path.join(proc, "net", name)) or "").splitlines()[1:]:
+    tables = [text(os.path.join(proc, "net", name)) for name in ("tcp", "tcp6")]
+    if tables[0] is None:  # tcp6 is missing where IPv6 is off; without tcp, no port could be called free
+        raise CannotTell("%s cannot be read" % os.path.join(proc, "net/tcp"))
+    for table in tables:
+        for line in (table or "").splitlines()[1:]:
             words = line.split()
             if len(words) < 10 or words[3] != _LISTEN:
                 continue

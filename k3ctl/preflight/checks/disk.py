@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from k3ctl.facts.host import PathSpace
-from k3ctl.preflight.check import Case, Check, CouldNotTell, Verdict, fail, ok, value
+from k3ctl.preflight.check import Case, Check, CouldNotTell, Verdict, fail, known, ok, value
 from k3ctl.units import size
 
 _INODES = {"weights": 1_000, "runtime": 100_000}  # files: shards and their parts; a Python environment
@@ -54,7 +54,8 @@ def _trouble(group: list[_Need]) -> tuple[str, str] | None:
     """What is wrong with one file system, and the fix; None when all is well."""
     space = group[0].space
     needed = sum(need.bytes for need in group)
-    if needed and any(need.space.read_only for need in group):
+    read_only = any(known(need.space.read_only, f"whether {need.space.at} is read-only") for need in group)
+    if needed and read_only:
         return "mounted read-only", f"see `dmesg` for file system errors, then remount {space.at} for writing"
     if space.free_bytes < needed:
         short = size(needed - space.free_bytes)
