@@ -71,6 +71,8 @@ class Engine:
         self.failure: Optional[Failure] = None
         self.carriers: List[Carrier] = []
         self.state = "running"
+        self.shape: Callable[[Dict[str, Any]], Dict[str, Any]] = lambda status: status
+        self.status_path = folder.own("status.json")
         self._finished = threading.Event()
 
     def run(self) -> str:
@@ -285,7 +287,7 @@ class Engine:
 
     def write_status(self) -> None:
         """Write status.json; not durable on purpose, it is rewritten twice a second."""
-        write_json(self.folder.own("status.json"), self.status(), durable=False)
+        write_json(self.status_path, self.shape(self.status()), durable=False)
 
     def status(self) -> Dict[str, Any]:
         """How far it has come. Bytes; rate in bytes per second over the last half minute; times in UTC."""
