@@ -16,6 +16,7 @@ from k3ctl.inventory.tree import SPEC, Part, part
 from k3ctl.yaml_source import MAX_BYTES
 
 _MAX_FILES = 500
+_MAX_TOTAL = 8 * 1024 * 1024
 _MAX_DEPTH = 6  # a link to a folder above would never end
 
 
@@ -37,14 +38,16 @@ class Files:
 
 def read_files(path: str) -> Files:
     """Everything that is in an inventory folder, or one file of it. ConfigError when there is none at all."""
-    given = Path(path).expanduser()
+    if not path.strip():
+        raise ConfigError(Problem(what="no inventory is named", expected="a folder, as inventories/lab"))
     try:
+        given = Path(path).expanduser()
         real = given.resolve(strict=True)
         mode = real.stat().st_mode
     except (OSError, RuntimeError, ValueError) as error:
-        raise ConfigError(_missing(path, given, error)) from error
+        raise ConfigError(_missing(path, Path(path), error)) from error
     if stat.S_ISDIR(mode):
-        _refuse_folder_of_inventories(real, path)
+        _refuse_other_folders(real, path)
         return _folder(real, path.rstrip("/") or path)
     if not stat.S_ISREG(mode):
         raise ConfigError(Problem(what="the inventory is neither a folder nor a file", file=path))
@@ -54,13 +57,30 @@ def read_files(path: str) -> Files:
     return _folder(real.parent, os.path.dirname(path) or ".", only=real.name)
 
 
-def _refuse_folder_of_inventories(real: Path, path: str) -> None:
-    """`inventories` instead of `inventories/lab`: Ansible would take cluster.yml of each for hosts."""
-    inner = sorted(file.parent.name for file in real.glob(f"*/{SPEC}"))
-    if inner and not (real / SPEC).exists():
-        fix = f"name one: {os.path.join(path, inner[0])}"
-        found = ", ".join(inner)
-        raise ConfigError(Problem(what="this folder holds inventories and is none", file=path, found=found, fix=fix))
+def _refuse_other_folders(real: Path, path: str) -> None:
+    """`inventories`, `.` or a home folder instead of `inventories/lab`: Ansible would read all that is below it."""
+    if (real / SPEC).exists() or any(part(name).kind == "hosts" and _says_hosts(name) for name in _names(real)):
+        return
+    inner = sorted(
+        str(file.parent.relative_to(real)) for depth in ("*", "*/*") for file in real.glob(f"{depth}/{SPEC}")
+    )
+    what = "this folder holds inventories and is none" if inner else "there is no inventory in this folder: 0 hosts"
+    fix = f"name one: {os.path.join(path, inner[0])}" if inner else ""
+    expected = f"a folder with hosts.yml and {SPEC}"
+    raise ConfigError(Problem(what=what, file=path, found=", ".join(inner[:10]), expected=expected, fix=fix))
+
+
+def _names(folder: Path) -> list[str]:
+    try:
+        return sorted(name for name in os.listdir(folder) if not (folder / name).is_dir())
+    except OSError as error:
+        what = "the folder cannot be read"
+        raise ConfigError(Problem(what=what, file=str(folder), found=error.strerror or "")) from error
+
+
+def _says_hosts(name: str) -> bool:
+    """Names that people give to inventory files."""
+    return name.endswith((".yml", ".yaml", ".json", ".ini")) or name.startswith(("hosts", "inventory"))
 
 
 def _missing(path: str, given: Path, error: Exception) -> Problem:
@@ -83,19 +103,20 @@ def _folder(root: Path, shown: str, only: str = "") -> Files:
     texts: dict[str, TextFile] = {}
     problems: list[Problem] = []
     spec = None
-    for relative in _walk(root):
+    total = 0
+    for count, relative in enumerate(_walk(root, shown, problems)):
+        if count >= _MAX_FILES or total > _MAX_TOTAL:
+            what = "the folder holds too much for an inventory"
+            raise ConfigError(Problem(what=what, file=shown, expected=f"at most {_MAX_FILES} files"))
         item = part(relative)
         if item.kind == "ignored" or (only and item.kind == "hosts" and relative != only):
             continue
-        if len(parts) >= _MAX_FILES:
-            what = "the folder has too many files for an inventory"
-            problems.append(Problem(what=what, file=shown, expected=f"at most {_MAX_FILES}"))
-            break
         data, mode, problem = _read(root / relative, os.path.join(shown, relative))
+        total += len(data)
         if problem:
             problems.append(problem)
         if item.kind == "spec":
-            spec = b"" if problem else data
+            spec = data
             continue
         parts.append(item)
         if not problem:
@@ -112,13 +133,22 @@ def _no_spec(root: Path, shown: str) -> Problem:
     return Problem(what=f"there is no {SPEC} beside the inventory", file=os.path.join(shown, SPEC), fix=fix)
 
 
-def _walk(folder: Path, prefix: str = "", depth: int = 0) -> Iterator[str]:
+def _walk(folder: Path, shown: str, problems: list[Problem], prefix: str = "", depth: int = 0) -> Iterator[str]:
     """Relative paths of all files, sorted as Ansible sorts them, links followed."""
-    for name in sorted(os.listdir(folder)):
+    try:
+        names = sorted(os.listdir(folder))
+    except OSError as error:
+        what = "the folder cannot be read"
+        problems.append(Problem(what=what, file=os.path.join(shown, prefix), found=error.strerror or ""))
+        return
+    for name in names:
         relative = prefix + name
-        if (folder / name).is_dir():
+        if not name.isprintable():  # bytes that are no text, or control characters
+            what = "the file's name has characters that cannot be shown"
+            problems.append(Problem(what=what, file=os.path.join(shown, prefix), found=ascii(name), fix="rename it"))
+        elif (folder / name).is_dir():
             if depth < _MAX_DEPTH and not name.startswith("."):
-                yield from _walk(folder / name, relative + "/", depth + 1)
+                yield from _walk(folder / name, shown, problems, relative + "/", depth + 1)
         else:
             yield relative
 

@@ -65,13 +65,33 @@ def test_missing_path_names_what_is_there(good: Path) -> None:
 
 @pytest.mark.parametrize("path", ["", "a\0b", "x" * 5000, "/dev/null", "nope/deeper/still"])
 def test_odd_paths_are_config_errors(path: str) -> None:
-    only(path) if path else problems(path)
+    only(path)
 
 
 def test_folder_of_inventories_is_refused_by_name() -> None:
     problem = only(REPO / "inventories")
     assert problem.what == "this folder holds inventories and is none"
     assert "inventories/lab" in problem.fix
+
+
+def test_other_folders_are_refused_before_all_is_read(tmp_path: Path) -> None:
+    assert "inventories/lab" in only(REPO).fix
+    assert only(tmp_path).what == "there is no inventory in this folder: 0 hosts"
+    assert only("/").what
+
+
+def test_names_that_cannot_be_shown(good: Path) -> None:
+    (good / os.fsdecode(b"h\xff")).touch()
+    problem = only(good)
+    assert problem.found == r"'h\udcff'"
+    problem.what.encode()
+
+
+def test_too_many_files(good: Path) -> None:
+    for number in range(501):
+        (good / "host_vars").mkdir(exist_ok=True)
+        (good / "host_vars" / f".{number}").touch()
+    assert "too much" in only(good).what
 
 
 def test_a_file_of_the_folder_may_be_named(good: Path) -> None:
@@ -146,6 +166,11 @@ def test_key_files_are_judged_here(good: Path, tmp_path: Path, text: str | None,
     found = problems(good)
     assert [(p.what, p.node, p.file, p.line) for p in found] == [(what, n, str(file), 2) for n in ("node1", "node2")]
     assert str(key) in found[0].found
+
+
+def test_a_folder_is_no_key_file(good: Path, tmp_path: Path) -> None:
+    add(good, "group_vars/all.yml", f"ansible_ssh_private_key_file: {tmp_path}\n")
+    assert {p.what for p in problems(good)} == {"the key file is no file"}
 
 
 def test_good_key_file_and_home(good: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
