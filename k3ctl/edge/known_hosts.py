@@ -92,7 +92,7 @@ class KnownHosts:
         """The file of the cluster whose state folder this is."""
         return cls(cluster_state_dir / FILE)
 
-    def keys(self) -> tuple[HostKey, ...]:
+    def read(self) -> tuple[HostKey, ...]:
         """All trusted keys; none when there is no file yet."""
         try:
             text = self.path.read_text(encoding="utf-8")
@@ -103,14 +103,14 @@ class KnownHosts:
     def of_host(self, address: str, port: int) -> tuple[HostKey, ...]:
         """The trusted keys of that host and port."""
         name = host_name(address, port)
-        return tuple(key for key in self.keys() if key.name == name)
+        return tuple(key for key in self.read() if key.name == name)
 
     def put(self, keys: Iterable[HostKey]) -> None:
         """Trust these keys: all earlier keys of the same hosts go. Atomic; two writers wait for each other."""
         new = tuple(keys)
         names = {key.name for key in new}
         with self._locked():
-            kept = [key for key in self.keys() if key.name not in names]
+            kept = [key for key in self.read() if key.name not in names]
             self._write("".join(f"{key.line}\n" for key in (*kept, *new)))
 
     @contextmanager
