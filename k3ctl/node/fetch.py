@@ -11,6 +11,7 @@ reuse_roots, proxies: {http, https, no}, limits, free_bytes?, allow_network_fs?}
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 from typing import Any, Dict, List
@@ -57,6 +58,10 @@ def _start(agent: str, stage: Dict[str, Any]) -> Dict[str, Any]:
     folder.make()
     if transient.active(transient.states([unit]).get(unit, {})):
         return {"id": job["id"], "unit": unit, "started": False}
+    if look(dict(job, reuse_roots=[]))["state"] == "complete":
+        return {"id": job["id"], "unit": unit, "started": False}
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(folder.own("COMPLETE.json"))  # it is not true any more; nobody shall read it meanwhile
     path = folder.own("job.json")
     write_json(path, job, mode=0o600)
     # The status of an earlier run must not be taken for this one's.
