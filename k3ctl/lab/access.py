@@ -12,6 +12,13 @@ from k3ctl.lab.definition import LabDefinition, LabHost
 from k3ctl.lab.process import Ended, LabFailed, Runner, run, tail
 
 _STATES = ("running", "degraded")
+# `systemctl is-system-running --wait` may miss the signal when it is asked this early, and then waits for ever
+_WAIT = """while :; do
+  state=$(systemctl is-system-running 2>/dev/null)
+  case $state in running|degraded|maintenance|stopping) break;; esac
+  sleep 0.1
+done
+echo "$state"; systemctl --failed --plain --no-legend"""
 
 
 def ssh(lab: LabDefinition, host: LabHost, command: Sequence[str] = (), *, user: str = "") -> list[str]:
@@ -63,8 +70,7 @@ def wait_running(
     last = Ended((), 1, "", "")
     while time.monotonic() < end:
         left = max(1.0, end - time.monotonic())
-        script = "systemctl is-system-running --wait; systemctl --failed --plain --no-legend"
-        last = ask(lab, host, ["timeout", f"{left:.0f}", "sh", "-c", script], timeout_s=left + 5, runner=runner)
+        last = ask(lab, host, ["timeout", f"{left:.0f}", "sh", "-c", _WAIT], timeout_s=left + 5, runner=runner)
         lines = last.stdout.split("\n")
         if lines[0] in _STATES:
             return lines[0], tuple(line.split()[0] for line in lines[1:] if line.strip())

@@ -12,12 +12,15 @@ from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
 
+from k3ctl import units
 from k3ctl.errors import Problem
 from k3ctl.lab.base import Base
 from k3ctl.lab.definition import LabDefinition, LabHost
 from k3ctl.lab.layout import CACHE_ROOT
 from k3ctl.lab.process import LabFailed, tail
 from k3ctl.lab.services import Service, services
+
+_BUILT_S = 5.0  # finding a serving environment takes milliseconds, building one minutes
 
 
 def _module(name: str) -> ModuleType | None:
@@ -88,7 +91,7 @@ class Hub:
         )
 
     def ensure(self, base: Base, say: Callable[[str], None]) -> list[str]:
-        """Make its data, start it, wait until it answers; what was done."""
+        """Make the model, serve it, then make the serving environment, which takes minutes; what was done."""
         did: list[str] = []
         data = self.lab.layout.hub / "data"
         if not data.is_dir():
@@ -96,13 +99,18 @@ class Hub:
             did.append("made the model")
         self.model.build(data)  # does nothing when it is whole
         if self.runtime is not None:
-            self.runtime.ensure(CACHE_ROOT, base.root)
+            self.runtime.publish(CACHE_ROOT, data)
         kind, service = services(), self.service()
         if kind.main_pid(service) is None:
             kind.kill(service)
             kind.start(service)
             did.append(f"serves on {self.lab.gateway}:{self.lab.hub_port}")
         self._wait(service)
+        if self.runtime is not None:
+            began = time.monotonic()
+            bundle = self.runtime.ensure(CACHE_ROOT, base.root, say)
+            if time.monotonic() - began > _BUILT_S:
+                did.append(f"built {bundle.archive} ({units.size(bundle.bytes)})")
         return did
 
     def answers(self) -> bool:

@@ -26,6 +26,13 @@ ConditionCapability=
 EnvironmentFile=
 Environment="DAEMON_OPTS=-F 1 -x"
 """
+# The devices are the outer machine's; udev in a machine would trigger and set them.
+_MASKED = (
+    "systemd-udevd.service",
+    "systemd-udevd-control.socket",
+    "systemd-udevd-kernel.socket",
+    "systemd-udev-trigger.service",
+)
 
 
 @dataclass(frozen=True)
@@ -124,6 +131,10 @@ def _settle(lab: LabDefinition, host: LabHost, lent: Lent, root: Path, runner: R
     must(runner, ["chroot", str(root), "chown", "-R", f"{lab.user}:{lab.user}", f"/home/{lab.user}"])
     for folder in (root / "root/.ssh", root / f"home/{lab.user}/.ssh"):
         folder.chmod(0o700)
+    for unit in _MASKED:
+        link = root / "etc/systemd/system" / unit
+        link.unlink(missing_ok=True)
+        link.symlink_to("/dev/null")
     (root / SIMULATED).mkdir(parents=True, exist_ok=True)
 
 

@@ -5,6 +5,7 @@ Each link is made with its machine end already inside the namespace, so that a h
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -76,12 +77,23 @@ def clashes(lab: LabDefinition, seen: Seen) -> list[Problem]:
     return problems
 
 
+def mac(lab: LabDefinition, what: str) -> str:
+    """A MAC address of its own for each end, always the same.
+
+    Neighbours would go on using the old one for up to a minute when it changes: a bridge without an address takes
+    that of a new port, and udev gives a link that has a random one another (MACAddressPolicy=persistent).
+    """
+    digest = hashlib.sha256(f"{lab.layout.prefix} {what}".encode()).digest()
+    return ":".join(f"{byte:02x}" for byte in (0x02, *digest[:5]))
+
+
 def bridge_commands(lab: LabDefinition, seen: Seen) -> list[list[str]]:
     """What makes the bridges that are not there yet. Pure."""
     layout, commands = lab.layout, []
     for bridge in (layout.management_bridge, layout.fabric_bridge):
         if bridge not in seen.links:
-            commands.append(["ip", "link", "add", bridge, "type", "bridge", "stp_state", "0", "forward_delay", "0"])
+            new = ("ip", "link", "add", bridge, "address", mac(lab, bridge))
+            commands.append([*new, "type", "bridge", "stp_state", "0", "forward_delay", "0"])
     if layout.management_bridge not in seen.links or not any(d == layout.management_bridge for _, d in seen.routes):
         address = f"{lab.gateway}/{lab.management.prefixlen}"
         commands.append(["ip", "addr", "replace", address, "dev", layout.management_bridge])
@@ -102,7 +114,7 @@ def host_commands(lab: LabDefinition, host: LabHost, seen: Seen) -> list[list[st
         (links[0], "eth0", layout.management_bridge, host.management, lab.management, seen.mtu),
         (links[1], "eth1", layout.fabric_bridge, host.fabric, lab.fabric, 1500),
     ):
-        peer = ("peer", "name", inner, "mtu", str(mtu), "netns", space)
+        peer = ("peer", "name", inner, "address", mac(lab, f"{host.name}/{inner}"), "mtu", str(mtu), "netns", space)
         commands += [
             [*("ip", "link", "add", link, "mtu", str(mtu), "type", "veth"), *peer],
             ["ip", "link", "set", link, "master", bridge, "up"],

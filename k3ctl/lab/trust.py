@@ -54,7 +54,7 @@ def trust(lab: LabDefinition) -> list[str]:
     changed = []
     for user in invokers():
         known = KnownHosts.of(user.state / lab.name)
-        if not set(wanted) <= set(known.keys()):
+        if not set(wanted) <= set(known.read()):
             _make_folder(known.path.parent, user)
             known.put(wanted)
             os.chown(known.path, user.uid, user.gid)
