@@ -36,7 +36,7 @@ def make_plan(cluster: Cluster, profiles: Profiles, record: RuntimeRecord) -> Pl
     runtime = RuntimePlan(
         kind=engine.runtime.kind,
         name=engine.runtime.name,
-        url=engine.runtime.url.replace("{hub}", spec.weights.endpoint),
+        url=_fill(engine.runtime.url, {"hub": spec.weights.endpoint, "archive": record.archive}),
         digest=record.sha256,
         bytes=record.bytes,
         path=record.install_path,

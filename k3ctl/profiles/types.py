@@ -84,7 +84,7 @@ class BundleRuntime(Strict):
     kind: Literal["bundle"]
     name: Name
     record: str
-    url: Annotated[str, Field(description="where nodes fetch the archive; {hub} is the weights endpoint")]
+    url: Annotated[str, Field(description="where nodes fetch the archive; {hub} and {archive} are filled in")]
     unpacked_bytes: Amount
 
 

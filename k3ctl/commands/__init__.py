@@ -1,0 +1,1 @@
+"""One file per verb: options in, phases or reads run, text or JSON out."""

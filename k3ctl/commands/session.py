@@ -1,0 +1,123 @@
+"""The composition root of commands that reach hosts: cluster, plan, and the edges bound to them."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pydantic import ValidationError
+
+from k3ctl.cluster import Cluster
+from k3ctl.edge.store import FileStore, cluster_dir
+from k3ctl.errors import ConfigError, Problem
+from k3ctl.phases.validate import validate
+from k3ctl.phases.world import World
+from k3ctl.plan import Plan
+from k3ctl.planner import engine_of, make_plan
+from k3ctl.profiles.load import load as load_profiles
+from k3ctl.profiles.types import Engine, RuntimeRecord
+
+if TYPE_CHECKING:
+    from k3ctl.edge.lock import ClusterLock
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Session:
+    """One command's view of one cluster. `lock` makes the cluster's lock for a command that changes something."""
+
+    cluster: Cluster
+    plan: Plan
+    world: World
+    store: FileStore
+    state_dir: Path
+    summary: str
+    lock: Callable[[str, Say], ClusterLock]
+    _closing: ExitStack
+
+    @property
+    def node_names(self) -> tuple[str, ...]:
+        """All nodes in rank order."""
+        return tuple(node.name for node in self.cluster.inventory.nodes)
+
+    def close(self) -> None:
+        """Close connections."""
+        self._closing.close()
+
+
+def load_plan(path: str) -> tuple[Cluster, Plan, str]:
+    """Cluster, plan and one line about them. Touches no host. Raises ConfigError with every problem."""
+    from k3ctl.edge.ansible_inventory import load_cluster
+
+    cluster, summary = validate(path, load_cluster)
+    profiles = load_profiles()
+    record = runtime_record(engine_of(cluster, profiles))
+    return cluster, make_plan(cluster, profiles, record), summary
+
+
+def open_session(path: str, say: Say) -> Session:
+    """Load the plan and put the edges together. Nothing is sent to a host yet. `say` takes lines about retries."""
+    cluster, plan, summary = load_plan(path)
+    from k3ctl.edge.agent import NodeAgent
+    from k3ctl.edge.ansible import AnsibleRunner
+    from k3ctl.edge.clock import SystemClock
+    from k3ctl.edge.http import HttpClient
+    from k3ctl.edge.hub import HuggingFaceHub
+    from k3ctl.edge.lock import ClusterLock, Owner
+    from k3ctl.edge.ssh import FabricRemote
+
+    state_dir = cluster_dir(cluster.name)
+    store = FileStore(state_dir)
+    remote = FabricRemote(cluster, state_dir, say=say)
+    agent = NodeAgent(cluster, remote)
+    http = HttpClient(remote, plan.head.name, say=say)
+    closing = ExitStack()
+    closing.callback(remote.close)
+    closing.callback(http.close)
+    world = World(
+        remote=remote,
+        agent=agent,
+        ansible=AnsibleRunner(cluster, state_dir / "known_hosts", state_dir, dict(os.environ)),
+        http=http,
+        hub=HuggingFaceHub(),
+        clock=SystemClock(),
+        store=store,
+    )
+
+    def lock(command: str, on_lost: Say) -> ClusterLock:
+        return ClusterLock(
+            state_dir,
+            lambda payload: agent.converse(plan.head.name, "lock", payload),
+            f"{plan.state_dir}/lock",
+            Owner.me(command),
+            on_lost=on_lost,
+        )
+
+    return Session(cluster, plan, world, store, state_dir, summary, lock, closing)
+
+
+def runtime_record(engine: Engine) -> RuntimeRecord:
+    """What the builder of the serving environment wrote about it."""
+    path = Path(engine.runtime.record)
+    try:
+        return RuntimeRecord.model_validate(json.loads(path.read_text(encoding="utf-8")))
+    except FileNotFoundError:
+        problem = Problem(
+            what=f"the serving environment {engine.runtime.name} is not built",
+            file=str(path),
+            fix="for the lab: sudo k3ctl lab create",
+        )
+    except (OSError, ValueError, ValidationError) as error:
+        problem = Problem(
+            what=f"the record of the serving environment {engine.runtime.name} cannot be read",
+            file=str(path),
+            found=str(error).splitlines()[0],
+            fix="build it again: sudo k3ctl lab create",
+        )
+    raise ConfigError(problem)
