@@ -87,10 +87,10 @@ def _probe(work: Work) -> dict[str, Heard]:
 
 
 def _reach(work: Work, facts: Mapping[str, NodeFacts]) -> PairRound:
-    """The round over all pairs of nodes that hold their planned address."""
+    """The round over all pairs of nodes whose planned address is up."""
     nodes = request.reach_nodes(work.plan, facts)
     if len(nodes) < 2:
-        return PairRound(without="fewer than two nodes hold their planned address")
+        return PairRound(without="fewer than two nodes have their planned address up")
     ports, ephemeral = request.reach_ports(work.plan, nodes, facts)
     if not ports:
         return PairRound(without="no port is free on all nodes")

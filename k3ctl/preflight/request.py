@@ -43,13 +43,14 @@ def reach_request(node: NodePlan, among: Iterable[NodePlan], ports: tuple[int, .
 
 
 def reach_nodes(plan: Plan, facts: Mapping[str, NodeFacts]) -> tuple[NodePlan, ...]:
-    """The nodes that can take part: those that hold their planned address. The others have a finding of their own."""
+    """The nodes that can take part: their planned address is on a link that is up. The others have their own finding."""
     return tuple(
         node
         for node in plan.nodes
         if node.name in facts
         and (network := facts[node.name].network.value) is not None
-        and network.holder(node.address) is not None
+        and (holder := network.holder(node.address)) is not None
+        and holder.up
     )
 
 

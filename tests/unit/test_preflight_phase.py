@@ -280,11 +280,12 @@ def test_ports_lie_in_the_range_that_all_nodes_share() -> None:
 
 
 def test_a_node_without_its_address_stays_out_of_the_round() -> None:
-    body = capture(3)
+    body = capture(4)
     body["nodes"]["node2"]["reply"]["sections"]["network"]["value"]["interfaces"] = []
     body["nodes"]["node3"]["reply"] = None
+    body["nodes"]["node4"]["reply"]["sections"]["network"]["value"]["interfaces"][2]["up"] = False
     facts = Capture.from_json(json.dumps(body)).facts()
-    assert [node.name for node in request.reach_nodes(plan(3), facts)] == ["node1"]
+    assert [node.name for node in request.reach_nodes(plan(4), facts)] == ["node1"]
 
 
 # --- the real verbs --------------------------------------------------------------------------------------------------
