@@ -34,8 +34,13 @@ class Ran:
     result: runner.RunResult | None = None
 
 
-def run_phases(phases: Sequence[Phase], options: Options, out: Output, command: str) -> Ran:
-    """Validate, then run the phases. Everything that went wrong is already said when this returns."""
+def run_phases(
+    phases: Sequence[Phase], options: Options, out: Output, command: str, *, reads_only: bool = False
+) -> Ran:
+    """Validate, then run the phases. Everything that went wrong is already said when this returns.
+
+    `reads_only` commands and dry runs take no lock: they may run beside another operator's work.
+    """
     began = time.monotonic()
     stop = StopFlag()
     titles = [VALIDATE, *((phase.name, phase.title) for phase in phases)]
@@ -47,7 +52,8 @@ def run_phases(phases: Sequence[Phase], options: Options, out: Output, command: 
         try:
             session = _validate(options, junction(view, late.append), command)
             sink = junction(view, _event_log(session, late))
-            result = _run(phases, options, session, sink, stop, command)
+            lock = None if reads_only or options.dry_run else f"{command} {options.inventory}"
+            result = _run(phases, options, session, sink, stop, lock)
         except K3ctlError as error:
             failure: K3ctlError | None = error
         else:
@@ -74,16 +80,17 @@ def _validate(options: Options, sink: Sink, command: str) -> Session:
 
 
 def _run(
-    phases: Sequence[Phase], options: Options, session: Session, sink: Sink, stop: StopFlag, command: str
+    phases: Sequence[Phase], options: Options, session: Session, sink: Sink, stop: StopFlag, locked_as: str | None
 ) -> runner.RunResult:
+    """Run the graph, under the cluster's lock in the name of `locked_as` unless that is None."""
     nodes = selection.choose_nodes(session.node_names, options.limit)
-    reporter = PhaseReporter(command, sink)
+    reporter = PhaseReporter("lock", sink)
     template = Work(session.cluster, session.plan, nodes, options, session.world, {}, reporter, stop)
     with ExitStack() as stack:
         stack.callback(session.close)
-        if options.dry_run:
+        if locked_as is None:
             return runner.run(phases, template, sink=sink, stop=stop, clock=session.world.clock)
-        lock = session.lock(f"{command} {options.inventory}", lambda text: reporter.say(text, level="error"))
+        lock = session.lock(locked_as, lambda text: reporter.say(text, level="error"))
         stack.callback(lock.release)
         _note(lock.take_local(), reporter)
 

@@ -77,6 +77,13 @@ class FileStore:
         self._open_run()
         write_private(self.run_dir / name, text.encode())
 
+    def read(self, name: str) -> str | None:
+        """A file of this run's own directory, or None."""
+        try:
+            return (self.run_dir / name).read_text(encoding="utf-8")
+        except FileNotFoundError:
+            return None
+
     def append(self, name: str, line: str) -> None:
         """Add one line to a file of this run's own directory."""
         self._open_run()

@@ -1,0 +1,54 @@
+"""`k3ctl preflight`: the report, verdict first."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+
+from rich.table import Table
+from rich.text import Text
+
+from k3ctl.commands.output import Output
+from k3ctl.commands.run_phases import run_phases
+from k3ctl.phases import lists
+from k3ctl.phases.base import Options
+from k3ctl.preflight.finding import SEVERITIES, Finding
+from k3ctl.preflight.report import PreflightReport
+
+COLOURS = {"fail": "red", "unknown": "magenta", "warn": "yellow", "skipped": "dim", "ok": "green"}
+
+
+def preflight(options: Options, out: Output) -> int:
+    """Probe, judge and print every finding, also when the launch is refused."""
+    ran = run_phases(lists.UP, options, out, "preflight", reads_only=True)
+    text = ran.session.store.read("preflight.json") if ran.session is not None else None
+    if text is None:
+        return ran.code
+    if out.form == "json":
+        out.json(json.loads(text))
+        return ran.code
+    report = PreflightReport.from_json(text)
+    out.text(f"{report.cluster}: {report.verdict}. {report.said}")
+    out.table(_table(report))
+    return ran.code
+
+
+def _table(report: PreflightReport) -> Table:
+    """One row per check; nodes with the same finding share it. Worst first."""
+    table = Table("", "check", "nodes", "found", "fix", title_justify="left")
+    rows: dict[tuple[str, str, str, str], list[Finding]] = {}
+    for finding in report.findings:
+        rows.setdefault((finding.severity, finding.check, finding.found, finding.fix), []).append(finding)
+    for (severity, check, found, fix), same in sorted(
+        rows.items(), key=lambda item: SEVERITIES.index(item[1][0].severity)
+    ):
+        word = f"waived: {same[0].waived}" if same[0].waived else severity
+        table.add_row(
+            Text(word, COLOURS[severity]), check, _names(same, report.nodes), found, "" if severity == "ok" else fix
+        )
+    return table
+
+
+def _names(findings: Sequence[Finding], nodes: Sequence[str]) -> str:
+    names = [finding.node for finding in findings]
+    return "all" if set(names) >= set(nodes) and len(nodes) > 1 else ", ".join(name or "cluster" for name in names)
