@@ -120,7 +120,7 @@ def _message(result: Mapping[str, Any]) -> str:
     failed = [item for item in result.get("results", ()) if isinstance(item, Mapping) and item.get("failed")]
     if failed:
         return "\n".join(_message(item) for item in failed)
-    reason = str(result.get("msg") or result.get("reason") or "no message").strip()
+    reason = str(result.get("msg") or result.get("reason") or result.get("stderr") or "no message").strip()
     parts = [reason]
     for key in ("module_stderr", "stderr", "module_stdout"):
         text = str(result.get(key) or "").strip()
@@ -134,7 +134,7 @@ def _message(result: Mapping[str, Any]) -> str:
 
 def _retry(result: Mapping[str, Any]) -> str:
     """What a retried task waits for: 'attempt 3 of 60: the module's message'."""
-    said = str(result.get("msg") or result.get("stdout") or result.get("stderr") or "").strip()
+    said = str(result.get("msg") or result.get("stderr") or result.get("stdout") or "").strip()
     return f"attempt {result.get('attempts', '?')} of {max(0, int(result.get('retries', 1)) - 1)}: {said}".strip(": ")
 
 

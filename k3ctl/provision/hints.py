@@ -5,7 +5,7 @@ from __future__ import annotations
 # (texts, one of which is in the message, in lower case; what to do). First match wins.
 _HINTS: tuple[tuple[tuple[str, ...], str], ...] = (
     (
-        ("waiting for ", "could not get lock", "unable to acquire the dpkg frontend lock", "failed to lock apt"),
+        ("another package manager", "could not get lock", "unable to acquire the dpkg", "failed to lock apt"),
         "another apt or dpkg runs there: wait until it ends (`ps` by the pid above) and run the same command again",
     ),
     (("no space left on device", "not enough free space"), "free some space there (`df -h / /var`) and run it again"),

@@ -41,7 +41,7 @@ def name_of(pid):
     """Command line of a process, or its short name; '?' when it is already gone."""
     for part in ("cmdline", "comm"):
         try:
-            with open("/proc/%d/%s" % (pid, part), "rb") as file:
+            with open(f"/proc/{pid}/{part}", "rb") as file:
                 text = file.read().replace(b"\0", b" ").decode("utf-8", "replace").strip()
         except OSError:
             continue
@@ -52,7 +52,7 @@ def name_of(pid):
 
 def missing(packages):
     """Those packages that are not fully installed."""
-    query = ["dpkg-query", "-W", "-f", "${Package} ${db:Status-Status}\n"] + packages
+    query = ["dpkg-query", "-W", "-f", "${Package} ${db:Status-Status}\n", *packages]
     listing = subprocess.run(query, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, check=False, timeout=60)
     found = {line.split()[0] for line in listing.stdout.decode().splitlines() if line.endswith(" installed")}
     return [package for package in packages if package not in found]
@@ -102,9 +102,10 @@ def main(argv):
         "time_service": running(services),
         "cloud_init": os.path.isdir("/etc/cloud/cloud.cfg.d"),
     }
-    report["waits_for"] = ", ".join("%(name)s (pid %(pid)d) holds %(lock)s" % item for item in report["holders"])
-    # Only who has packages to install or to finish must wait.
-    report["msg"] = "waiting for " + report["waits_for"] if report["waits_for"] else "no other apt or dpkg runs"
+    if report["holders"] and (report["missing"] or report["interrupted"]):
+        # On stderr, where whoever repeats this look finds a line to show.
+        names = ["{name} (pid {pid}) holds {lock}".format(**item) for item in report["holders"]]
+        sys.stderr.write("waiting for another package manager: " + ", ".join(names))
     json.dump(report, sys.stdout)
 
 
