@@ -58,11 +58,9 @@ def status(inventory: Where = _DEFAULT, output: Output = "table") -> None:
     """Show the machines. Exit status 1 when one of them is not up."""
     from k3ctl.lab import outer, record
     from k3ctl.lab import status as work
-    from k3ctl.lab.definition import load
 
     outer.require_root()
-    lab = load(inventory)
-    found = work.look(record.read(lab.layout) or lab)
+    found = work.look(record.existing(inventory))
     typer.echo(json.dumps(found.json(), indent=1) if output == "json" else _table(found))
     if not found.healthy:
         raise typer.Exit(ExitCode.FAILED)
@@ -101,10 +99,9 @@ def shell(
     user: Annotated[str, typer.Option("--user", "-u", help="Log in as this user; the inventory's by default.")] = "",
 ) -> None:
     """Log in to a machine, or run a command on it: `k3ctl lab shell k3lab1 -- uptime`."""
-    from k3ctl.lab import access
-    from k3ctl.lab.definition import load
+    from k3ctl.lab import access, record
 
-    lab = load(inventory)
+    lab = record.existing(inventory)
     argv = access.ssh(lab, lab.host(node), context.args, user=user)
     if sys.stdin.isatty() and not context.args:
         argv.insert(1, "-t")
@@ -123,8 +120,7 @@ def fault(
     show: Annotated[bool, typer.Option("--list", help="List the faults and their options.")] = False,
 ) -> None:
     """Break something on a machine, or take it back: `k3ctl lab fault k3lab2 mtu -s mtu=1400`."""
-    from k3ctl.lab import faulting
-    from k3ctl.lab.definition import load
+    from k3ctl.lab import faulting, outer, record
 
     if show:
         for one in faulting.catalogue().values():
@@ -135,7 +131,8 @@ def fault(
         raise ConfigError(
             Problem(what="name a machine and a fault", fix="`k3ctl lab fault k3lab2 link-down`, or `--list`")
         )
-    lab = load(inventory)
+    outer.require_root()
+    lab = record.existing(inventory)
     host, options = lab.host(node), _pairs(given)
     if not clear:
         made = faulting.inject(lab, host, name, options, _say)

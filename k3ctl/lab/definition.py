@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from ipaddress import AddressValueError, IPv4Address, IPv4Network
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
-
-import yaml
 
 from k3ctl.errors import ConfigError, Problem
 from k3ctl.lab.layout import Layout
 
+if TYPE_CHECKING:
+    from k3ctl.cluster import Cluster
+    from k3ctl.inventory import Inventory, Node
+
 MAX_HOSTS = 8
 _HOST_NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,30}[a-z0-9])?")
+_USER = re.compile(r"[a-z_][a-z0-9_-]{0,30}")
 _LAB_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,40}")
 
 
@@ -40,7 +42,6 @@ class LabDefinition:
     management: IPv4Network
     fabric: IPv4Network
     hub_port: int
-    model: str
 
     @property
     def name(self) -> str:
@@ -64,211 +65,151 @@ class LabDefinition:
 
 
 def load(path: str | Path) -> LabDefinition:
-    """Read an inventory folder as a lab. ConfigError with every problem found."""
-    folder = Path(path).resolve()
-    hosts_file = folder / "hosts.yml"
-    if not hosts_file.is_file():
-        raise ConfigError(
-            Problem(
-                what="no lab inventory there",
-                file=str(hosts_file),
-                found="no such file",
-                expected="a folder with hosts.yml",
-                fix="pass the folder, for example `k3ctl lab create inventories/lab`",
-            )
-        )
-    variables = _hosts(_mapping(hosts_file), folder / "group_vars")
-    spec_file = folder / "cluster.yml"
-    spec = _mapping(spec_file) if spec_file.is_file() else {}
-    return define(folder, variables, spec, str(hosts_file), str(spec_file))
+    """Read an inventory folder as a lab. ConfigError with every problem found.
+
+    The key files are not judged: the lab makes the key.
+    """
+    from k3ctl.edge.ansible_inventory import load_cluster  # noqa: PLC0415 - pydantic: only those who load pay for it
+
+    return define(load_cluster(str(path), check_keys=False))
 
 
-def define(
-    folder: Path,
-    variables: Mapping[str, Mapping[str, Any]],
-    spec: Mapping[str, Any],
-    hosts_file: str,
-    spec_file: str,
-) -> LabDefinition:
-    """Judge host variables (in rank order) and cluster.yml. Pure; ConfigError with every problem found."""
-    problems: list[Problem] = []
-    if not _LAB_NAME.fullmatch(folder.name):
-        problems.append(Problem(what="the folder's name cannot name a lab", found=folder.name, file=str(folder)))
-    if not 1 <= len(variables) <= MAX_HOSTS:
-        problems.append(
-            Problem(what="a lab has 1 to 8 hosts", found=str(len(variables)), file=hosts_file, key="gpu_nodes")
-        )
+def define(cluster: Cluster) -> LabDefinition:
+    """Judge a cluster as a lab. Pure; ConfigError with every problem found."""
+    inventory, file = cluster.inventory, str(Path(cluster.inventory.path) / "hosts.yml")
+    layout = Layout(inventory.name, Path(inventory.path))
+    problems = _names(inventory, file)
     hosts: list[LabHost] = []
-    for index, (name, values) in enumerate(variables.items()):
-        if not _HOST_NAME.fullmatch(name):
-            problems.append(
-                Problem(
-                    what="not a host name",
-                    found=name,
-                    expected="lower-case letters, digits and -, up to 32",
-                    file=hosts_file,
-                )
-            )
-        management = _address(name, "ansible_host", values, hosts_file, problems)
-        fabric = _address(name, "k3ctl_fabric_address", values, hosts_file, problems)
+    for index, node in enumerate(inventory.nodes):
+        management = _address(node, "ansible_host", node.ssh.address, file, problems)
+        fabric = _address(node, "k3ctl_fabric_address", node.fabric_address, file, problems)
         if management and fabric:
-            hosts.append(LabHost(index, name, management, fabric))
+            hosts.append(LabHost(index, node.name, management, fabric))
+        problems += _login_problems(node, layout, file)
+    users = {node.ssh.user for node in inventory.nodes}
+    if len(users) > 1:
+        found = ", ".join(sorted(users))
+        problems.append(Problem(what="a lab has one login user", found=found, file=file, key="ansible_user"))
     if problems:
         raise ConfigError(*problems)
-    networks = _networks(hosts, hosts_file, problems)
-    users = {str(v.get("ansible_user", "")) for v in variables.values()}
-    if len(users) != 1 or "" in users:
+    management_net, fabric_net = _networks(hosts, file)
+    port = _hub_port(cluster, management_net)
+    return LabDefinition(layout, tuple(hosts), users.pop(), management_net, fabric_net, port)
+
+
+def _names(inventory: Inventory, file: str) -> list[Problem]:
+    problems = []
+    if not _LAB_NAME.fullmatch(inventory.name):
+        what = "the folder's name cannot name a lab"
         problems.append(
-            Problem(
-                what="a lab has one login user",
-                found=", ".join(sorted(users)),
-                file=hosts_file,
-                key="ansible_user",
-                fix="set ansible_user in group_vars/all.yml",
-            )
+            Problem(what=what, found=inventory.name, expected="letters, digits, - _ and .", file=inventory.path)
         )
-    layout = Layout(folder.name, folder)
-    _judge_key(variables, layout, hosts_file, problems)
-    port = _hub_port(spec, networks[0][1], spec_file, problems) if networks else 0
-    if problems or not networks:
-        raise ConfigError(*problems)
-    return LabDefinition(layout, tuple(hosts), users.pop(), networks[0], networks[1], port, str(spec.get("model", "")))
+    count = len(inventory.nodes)
+    if not 1 <= count <= MAX_HOSTS:
+        problems.append(Problem(what=f"a lab has 1 to {MAX_HOSTS} hosts", found=str(count), file=file, key="gpu_nodes"))
+    expected = "lower-case letters, digits and -, up to 32"
+    for node in inventory.nodes:
+        if not _HOST_NAME.fullmatch(node.name):
+            problems.append(Problem(what="not a host name", found=node.name, expected=expected, file=file))
+    return problems
 
 
-def _address(host: str, key: str, values: Mapping[str, Any], file: str, problems: list[Problem]) -> IPv4Address | None:
-    text = str(values.get(key, ""))
+def _address(node: Node, key: str, text: str, file: str, problems: list[Problem]) -> IPv4Address | None:
     try:
-        return IPv4Address(text)
+        found = IPv4Address(text)
     except AddressValueError:
+        what = f"{key} of a lab host must be an IPv4 address"
         problems.append(
-            Problem(
-                what=f"{key} of a lab host must be an IPv4 address",
-                found=text or "nothing",
-                expected="an IPv4 address",
-                node=host,
-                file=file,
-                key=key,
-            )
+            Problem(what=what, found=text or "nothing", expected="an IPv4 address", node=node.name, file=file, key=key)
         )
         return None
+    if int(found) & 0xFF in (0, 1, 255):
+        what = f"{key} may not be the network, gateway (.1) or broadcast address of its /24"
+        problems.append(Problem(what=what, found=text, node=node.name, file=file, key=key))
+    return found
 
 
-def _networks(hosts: list[LabHost], file: str, problems: list[Problem]) -> tuple[IPv4Network, IPv4Network] | tuple[()]:
-    found: list[IPv4Network] = []
-    for key, addresses in (
-        ("ansible_host", [h.management for h in hosts]),
-        ("k3ctl_fabric_address", [h.fabric for h in hosts]),
-    ):
-        networks = {IPv4Network((int(a) & ~0xFF, 24)) for a in addresses}
-        if len(networks) != 1:
-            names = ", ".join(sorted(str(n) for n in networks))
-            problems.append(Problem(what=f"{key} of all lab hosts must be in one /24", found=names, file=file, key=key))
-        twice = sorted({str(a) for a in addresses if addresses.count(a) > 1})
-        if twice:
-            problems.append(Problem(what=f"{key} given twice", found=", ".join(twice), file=file, key=key))
-        taken = [str(a) for a in addresses if int(a) & 0xFF in (0, 1, 255)]
-        if taken:
-            problems.append(
-                Problem(
-                    what=f"{key} may not be the network, gateway (.1) or broadcast address",
-                    found=", ".join(taken),
-                    file=file,
-                    key=key,
-                )
-            )
-        found.append(networks.pop())
-    if found[0] == found[1]:
+def _login_problems(node: Node, layout: Layout, file: str) -> list[Problem]:
+    problems = []
+    if node.ssh.key_file != str(layout.key):
         problems.append(
             Problem(
-                what="management and fabric must be different networks",
-                found=str(found[0]),
+                what="the lab makes its own key; the inventory must name it",
+                found=node.ssh.key_file or "nothing",
+                expected=str(layout.key),
+                node=node.name,
                 file=file,
-                key="k3ctl_fabric_address",
+                key="ansible_ssh_private_key_file",
             )
         )
-    return () if problems else (found[0], found[1])
-
-
-def _judge_key(variables: Mapping[str, Mapping[str, Any]], layout: Layout, file: str, problems: list[Problem]) -> None:
-    for host, values in variables.items():
-        found = str(values.get("ansible_ssh_private_key_file", ""))
-        if found != str(layout.key):
-            problems.append(
-                Problem(
-                    what="the lab makes its own key; the inventory must name it",
-                    found=found or "nothing",
-                    expected=str(layout.key),
-                    node=host,
-                    file=file,
-                    key="ansible_ssh_private_key_file",
-                )
-            )
-
-
-def _hub_port(spec: Mapping[str, Any], gateway: IPv4Address, file: str, problems: list[Problem]) -> int:
-    weights = spec.get("weights")
-    endpoint = str(weights.get("endpoint", "")) if isinstance(weights, Mapping) else ""
-    if not endpoint:
-        return 0
-    parts = urlsplit(endpoint)
-    if parts.hostname != str(gateway) or not parts.port:
+    if not _USER.fullmatch(node.ssh.user) or node.ssh.user == "root":
+        found = node.ssh.user or "nothing"
+        expected = "a user that the lab makes, with sudo"
         problems.append(
+            Problem(
+                what="not a login user of a lab",
+                found=found,
+                expected=expected,
+                node=node.name,
+                file=file,
+                key="ansible_user",
+            )
+        )
+    if node.ssh.port != 22:
+        problems.append(
+            Problem(
+                what="lab hosts listen on port 22",
+                found=str(node.ssh.port),
+                node=node.name,
+                file=file,
+                key="ansible_port",
+            )
+        )
+    return problems
+
+
+def _networks(hosts: list[LabHost], file: str) -> tuple[IPv4Network, IPv4Network]:
+    """The /24 of each network. ConfigError when the hosts of one are in several, or both are the same."""
+    problems = []
+    by_key = {
+        "ansible_host": [h.management for h in hosts],
+        "k3ctl_fabric_address": [h.fabric for h in hosts],
+    }
+    found = {key: {IPv4Network((int(a) & ~0xFF, 24)) for a in addresses} for key, addresses in by_key.items()}
+    for key, networks in found.items():
+        twice = sorted({str(a) for a in by_key[key] if by_key[key].count(a) > 1})
+        if twice:
+            problems.append(Problem(what=f"{key} given twice", found=", ".join(twice), file=file, key=key))
+        if len(networks) > 1:
+            names = ", ".join(sorted(map(str, networks)))
+            problems.append(Problem(what=f"{key} of all lab hosts must be in one /24", found=names, file=file, key=key))
+    management, fabric = (min(networks) for networks in found.values())
+    if management == fabric:
+        what = "management and fabric must be different networks"
+        problems.append(Problem(what=what, found=str(fabric), file=file, key="k3ctl_fabric_address"))
+    if problems:
+        raise ConfigError(*problems)
+    return management, fabric
+
+
+def _hub_port(cluster: Cluster, management: IPv4Network) -> int:
+    """Port of the lab's hub; 0 when the weights come from elsewhere. ConfigError for another address of the lab."""
+    endpoint = cluster.spec.weights.endpoint
+    parts = urlsplit(endpoint)
+    try:
+        inside = IPv4Address(parts.hostname or "") in management
+    except AddressValueError:
+        inside = False
+    if not inside:
+        return 0
+    if parts.hostname != str(management[1]) or not parts.port:
+        raise ConfigError(
             Problem(
                 what="the lab's hub listens on the gateway address of the management network",
                 found=endpoint,
-                expected=f"http://{gateway}:PORT",
-                file=file,
+                expected=f"http://{management[1]}:PORT",
+                file=cluster.spec_file,
                 key="weights.endpoint",
             )
         )
-        return 0
     return parts.port
-
-
-def _mapping(file: Path) -> dict[str, Any]:
-    try:
-        found = yaml.safe_load(file.read_text(encoding="utf-8"))
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        mark = getattr(error, "problem_mark", None)
-        raise ConfigError(
-            Problem(
-                what="not YAML",
-                found=str(getattr(error, "problem", error)),
-                file=str(file),
-                line=mark.line + 1 if mark else None,
-            )
-        ) from error
-    if not isinstance(found, dict):
-        raise ConfigError(
-            Problem(what="not a mapping", found=type(found).__name__, expected="a mapping", file=str(file))
-        )
-    return found
-
-
-def _hosts(tree: Mapping[str, Any], group_vars: Path) -> dict[str, dict[str, Any]]:
-    """Hosts of head, then of workers, each with its variables: all, gpu_nodes, own group, host."""
-    found: dict[str, dict[str, Any]] = {}
-    groups = dict(_groups("all", tree.get("all") or {}))
-    common = _group_variables(("all", "gpu_nodes"), groups, group_vars)
-    for group in ("head", "workers"):
-        own = _group_variables((group,), groups, group_vars)
-        hosts = (groups.get(group) or {}).get("hosts") or {}
-        for name, values in hosts.items():
-            found[str(name)] = {**common, **own, **(values or {})}
-    return found
-
-
-def _groups(name: str, group: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    yield name, group
-    for child, content in (group.get("children") or {}).items():
-        yield from _groups(str(child), content or {})
-
-
-def _group_variables(names: tuple[str, ...], groups: Mapping[str, Mapping[str, Any]], folder: Path) -> dict[str, Any]:
-    merged: dict[str, Any] = {}
-    for name in names:
-        merged.update((groups.get(name) or {}).get("vars") or {})
-        file = folder / f"{name}.yml"
-        if file.is_file():
-            merged.update(_mapping(file))
-    return merged

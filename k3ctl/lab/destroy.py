@@ -24,7 +24,7 @@ def target(path: str) -> LabDefinition | None:
     folder = Path(path).resolve()
     known = record.read(Layout(folder.name, folder))
     if known is None:
-        return load(folder) if (folder / "hosts.yml").is_file() else None
+        return load(folder) if folder.is_dir() else None
     if known.layout.inventory != folder and known.layout.inventory.is_dir():
         raise LabFailed(
             Problem(

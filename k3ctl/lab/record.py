@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from k3ctl.errors import Problem
-from k3ctl.lab.definition import LabDefinition, LabHost
+from k3ctl.lab.definition import LabDefinition, LabHost, load
 from k3ctl.lab.layout import Layout
 from k3ctl.lab.process import LabFailed
 
@@ -28,7 +28,6 @@ def encode(lab: LabDefinition) -> dict[str, Any]:
         "management": str(lab.management),
         "fabric": str(lab.fabric),
         "hub_port": lab.hub_port,
-        "model": lab.model,
         "hosts": [{"name": h.name, "management": str(h.management), "fabric": str(h.fabric)} for h in lab.hosts],
     }
 
@@ -46,7 +45,6 @@ def decode(found: Mapping[str, Any]) -> LabDefinition:
         IPv4Network(found["management"]),
         IPv4Network(found["fabric"]),
         found["hub_port"],
-        found["model"],
     )
 
 
@@ -65,6 +63,13 @@ def read(layout: Layout) -> LabDefinition | None:
                 fix=f"remove {layout.state} after `k3ctl lab destroy` with the inventory it was made from",
             )
         ) from error
+
+
+def existing(path: str) -> LabDefinition:
+    """The lab that an inventory path means: as it was made, else as the inventory says. For status, shell and fault."""
+    folder = Path(path).resolve()
+    known = read(Layout(folder.name, folder))
+    return known if known is not None and known.layout.inventory == folder else load(path)
 
 
 def judge(new: LabDefinition, old: LabDefinition | None) -> bool:
