@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from k3ctl import fanout
 from k3ctl.errors import Interrupted, K3ctlError, PreflightRefused, Problem
 from k3ctl.facts.node import Heard, NodeFacts
+from k3ctl.fanout import FanOut
 from k3ctl.phases.base import Assessment, Outcome, Work
 from k3ctl.preflight import request
 from k3ctl.preflight.capture import Capture, PairRound
@@ -18,6 +20,8 @@ from k3ctl.preflight.finding import Finding
 from k3ctl.preflight.judge import judge
 from k3ctl.preflight.report import PreflightReport
 
+T = TypeVar("T")
+_POLL_S = 0.2
 _TITLES: Mapping[str, str] = {check.name: check.title for check in CHECKS}
 
 
@@ -81,7 +85,7 @@ def _probe(work: Work) -> dict[str, Heard]:
         return Heard(reply, sent, clock.now())
 
     work.report.say(f"asking {len(work.nodes)} nodes about themselves")
-    answers = fanout.each(work.nodes, ask)
+    answers = _each(work, work.nodes, ask)
     lost = {node: Heard(None, error=_words(error)) for node, error in answers.errors.items()}
     return {node: answers.results.get(node) or lost[node] for node in work.nodes}
 
@@ -101,8 +105,21 @@ def _reach(work: Work, facts: Mapping[str, NodeFacts]) -> PairRound:
         return work.world.agent.call(name, "reach", payload, timeout_s=request.REACH_TIMEOUT_S)
 
     work.report.say(f"trying every pair of {len(nodes)} nodes on ports {', '.join(map(str, ports))}")
-    answers = fanout.each(by_name, ask)
+    answers = _each(work, by_name, ask)
     return PairRound(ports, ephemeral, answers.results, {node: _words(error) for node, error in answers.errors.items()})
+
+
+def _each(work: Work, nodes: Iterable[str], ask: Callable[[str], T]) -> FanOut[T]:
+    """All nodes at once; when the user asks to stop, the answers are not waited for: the calls end with the session."""
+    pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="preflight")
+    asked = pool.submit(fanout.each, nodes, ask)
+    pool.shutdown(wait=False)
+    while True:
+        try:
+            return asked.result(timeout=_POLL_S)
+        except TimeoutError:
+            if not asked.done():
+                _go_on(work)
 
 
 def _words(error: K3ctlError) -> str:
@@ -116,4 +133,5 @@ def _tell(work: Work, report: PreflightReport) -> None:
             work.report.say(f"{finding.check}: {finding.found}; {finding.fix}", node=finding.node, level="warn")
     for waiver in report.waivers:
         work.report.say(waiver.said, level="info" if waiver.state == "applied" else "warn")
-    work.report.say(report.said, level="info" if report.verdict == "ok" else "error")
+    if report.verdict != "ok":  # a good end is said by the phase itself
+        work.report.say(report.said, level="error")

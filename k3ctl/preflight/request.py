@@ -43,7 +43,7 @@ def reach_request(node: NodePlan, among: Iterable[NodePlan], ports: tuple[int, .
 
 
 def reach_nodes(plan: Plan, facts: Mapping[str, NodeFacts]) -> tuple[NodePlan, ...]:
-    """The nodes that can take part: their planned address is on a link that is up. The others have their own finding."""
+    """The nodes that can take part: their planned address is on a link that is up."""
     return tuple(
         node
         for node in plan.nodes

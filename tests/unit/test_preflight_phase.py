@@ -241,6 +241,22 @@ def test_stop_between_the_rounds() -> None:
     assert {verb for _, verb, _ in agent.asked} == {"probe"}
 
 
+def test_stop_while_a_node_does_not_answer() -> None:
+    wake = threading.Event()
+
+    def late(_payload: Any) -> dict[str, Any]:
+        wake.wait(20)
+        return {}
+
+    todo, _, _ = work(Told({**answers(2), ("node2", "probe"): late}), plan(2))
+    threading.Timer(0.3, todo.stop.set).start()  # type: ignore[attr-defined]
+    began = time.monotonic()
+    with pytest.raises(Interrupted, match="preflight was stopped"):
+        Preflight().assess(todo)
+    assert time.monotonic() - began < 2
+    wake.set()
+
+
 # --- what is asked ---------------------------------------------------------------------------------------------------
 
 
