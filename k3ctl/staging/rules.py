@@ -96,7 +96,10 @@ def _digest_problems(files: Iterable[ManifestFile]) -> list[Problem]:
 
 
 def _shard_problems(files: Iterable[ManifestFile]) -> list[Problem]:
-    """Names `<stem>-<i>-of-<n>`: every i from 1 to n once. Paddings of i and n may differ (K3: 00001-of-000096)."""
+    """Names `<stem>-<i>-of-<n>`: every i from 1 to n once (or 0 to n-1, as some tools count).
+
+    Paddings of i and n may differ (K3: 00001-of-000096).
+    """
     sets: dict[tuple[str, int, str], list[int]] = defaultdict(list)
     for file in files:
         match = _SHARD.match(file.path)
@@ -104,8 +107,10 @@ def _shard_problems(files: Iterable[ManifestFile]) -> list[Problem]:
             sets[(match["stem"], int(match["n"]), match["end"])].append(int(match["i"]))
     problems = []
     for (stem, count, end), numbers in sets.items():
-        missing = sorted(set(range(1, count + 1)) - set(numbers))
-        extra = sorted(n for n in set(numbers) if not 1 <= n <= count or numbers.count(n) > 1)
+        begin = 0 if 0 in numbers else 1
+        expected = range(begin, begin + count)
+        missing = sorted(set(expected) - set(numbers))
+        extra = sorted(n for n in set(numbers) if n not in expected or numbers.count(n) > 1)
         if missing or extra:
             what = f"the shards {stem}-*-of-{count}{end} are not a whole set"
             found = "; ".join(
@@ -116,7 +121,7 @@ def _shard_problems(files: Iterable[ManifestFile]) -> list[Problem]:
                 )
                 if text
             )
-            problems.append(Problem(what=what, found=found, expected=f"1 to {count}, each once"))
+            problems.append(Problem(what=what, found=found, expected=f"{begin} to {begin + count - 1}, each once"))
     return problems
 
 
