@@ -114,11 +114,11 @@ def test_strangers_get_no_echo() -> None:
         waiting = pool.submit(rounds, asked)
         time.sleep(0.3)
         with socket.create_connection(("127.77.0.1", port), timeout=1, source_address=("127.77.0.9", 0)) as link:
-            link.sendall(b"hello")
-            link.shutdown(socket.SHUT_WR)
             try:
+                link.sendall(b"hello")
+                link.shutdown(socket.SHUT_WR)
                 heard = link.recv(10)
-            except ConnectionResetError:
+            except OSError:  # cut off, at whichever step
                 heard = b""
         waiting.result()
     assert heard == b""
