@@ -1,0 +1,44 @@
+"""What the launch must know about an engine besides its argv: how its workers are called, where its API key goes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from k3ctl.errors import ConfigError, Problem
+
+
+@dataclass(frozen=True)
+class EngineTraits:
+    """`worker_titles`: process titles (prefixes) of long-lived workers; the end of one is the end of the rank.
+
+    `api_key_env` is read by the rank that serves the API. `interface_env` names the interface of the cluster address;
+    NCCL takes a prefix unless the name starts with `=`, Gloo knows no `=` (NVIDIA/nccl#177).
+    """
+
+    worker_titles: tuple[str, ...]
+    api_key_env: str
+    interface_env: tuple[tuple[str, str], ...] = (
+        ("GLOO_SOCKET_IFNAME", "{interface}"),
+        ("NCCL_SOCKET_IFNAME", "={interface}"),
+        ("TP_SOCKET_IFNAME", "{interface}"),
+    )
+
+
+# vLLM 0.32: titles seen in `ps` on a running server.
+_FAMILIES = {"vllm": EngineTraits(worker_titles=("VLLM::Worker", "VLLM::EngineCore"), api_key_env="VLLM_API_KEY")}
+
+
+def traits_of(engine: str) -> EngineTraits:
+    """Traits of an engine by its profile name (`vllm-cpu` is of family vllm). ConfigError for an unknown family."""
+    family = engine.split("-", maxsplit=1)[0]
+    if family not in _FAMILIES:
+        raise ConfigError(
+            Problem(
+                what=f"engine {engine} cannot be launched yet",
+                found=family,
+                expected=" or ".join(sorted(_FAMILIES)),
+                key="engine",
+                fix="choose an engine of a family that k3ctl can launch",
+            )
+        )
+    return _FAMILIES[family]
