@@ -73,6 +73,10 @@ class Agent(Protocol):
         Raises AgentFailed (a PhaseFailed) with the tail of stderr when the status is not 0 or the output is no JSON.
         """
 
+    @property
+    def path(self) -> str:
+        """Where the agent is on a node once it is installed."""
+
     def install(self, node: str) -> str:
         """Put the agent on the host for good (idempotent) and return its path: units start it by that path."""
 

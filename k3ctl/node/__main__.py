@@ -10,7 +10,7 @@ import json
 import sys
 
 VERBS = ("probe", "reach", "fetch", "fetch-run", "unpack", "unpack-run", "verify")
-VERBS += ("status", "gang", "rank", "burnin", "stop", "logs", "lock")
+VERBS += ("status", "start", "gang", "rank", "burnin", "stop", "logs", "lock")
 
 
 def main(argv: list[str]) -> int:
