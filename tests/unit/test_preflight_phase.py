@@ -253,7 +253,7 @@ def test_stop_while_a_node_does_not_answer() -> None:
     began = time.monotonic()
     with pytest.raises(Interrupted, match="preflight was stopped"):
         Preflight().assess(todo)
-    assert time.monotonic() - began < 2
+    assert time.monotonic() - began < 10
     wake.set()
 
 

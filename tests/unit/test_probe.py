@@ -54,7 +54,7 @@ def called(payload: dict[str, Any], **env: str) -> dict[str, Any]:
 def test_whole_probe_of_this_machine_is_quick_and_makes_sense() -> None:
     began = time.monotonic()
     reply = called({"disk": [{"name": "weights", "path": "/srv/none/there"}], "ports": [22]})
-    assert time.monotonic() - began < 6  # under 0.5 s alone; other work shares the two cores
+    assert time.monotonic() - began < 15  # 0.3 s on an idle machine; a bound for a busy one
     assert set(reply["sections"]) == set(probe.COLLECTORS) == set(SECTIONS)
     facts = parse_facts("here", Heard(reply, reply["started"] - 0.1, reply["ended"] + 0.1))
     senseless = [name for name in SECTIONS if "makes no sense" in facts.section(name).error]
@@ -101,7 +101,7 @@ def test_a_file_that_blocks_is_a_timeout_in_time(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "class/infiniband/mlx5_0/fw_ver")  # reading a pipe without a writer never ends
     began = time.monotonic()
     reply = probe.run({"collectors": ["hcas", "clock"], "sysfs_root": str(tmp_path), "limits_s": {"hcas": 0.3}})
-    assert time.monotonic() - began < 3
+    assert time.monotonic() - began < 10
     assert reply["sections"]["hcas"]["error"] == "timeout"
     assert reply["sections"]["hcas"]["detail"] == "no answer within 0.3 s"
     assert "value" in reply["sections"]["clock"]

@@ -78,7 +78,7 @@ def test_a_lost_gpu_is_counted_and_named(folder: Path, tmp_path: Path) -> None:
 def test_a_driver_that_hangs(folder: Path, tmp_path: Path, where: Any) -> None:
     began = time.monotonic()
     section = gpus_of(folder, replace(EIGHT, hang=where), tmp_path, limit_s=0.7)
-    assert time.monotonic() - began < 4
+    assert time.monotonic() - began < 10
     assert (section["error"], section["detail"]) == ("timeout", "no answer within 0.7 s")
 
 
