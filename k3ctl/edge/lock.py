@@ -102,6 +102,11 @@ class ClusterLock:
     ) -> None:
         self.release()
 
+    @property
+    def on_head(self) -> bool:
+        """True while the head's lock is held, as far as the last heartbeat knows."""
+        return self._talk is not None
+
     def take_local(self) -> str:
         """Take the lock on this machine. Returns the note about a dead holder, or ''."""
         self._file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -91,9 +91,12 @@ class FabricRemote:
             channel = stack.enter_context(self._session(node))
             try:
                 channel.exec_command(open_text(command, sudo))
-                channel.sendall(sudo.stdin() + stdin_of(command))
             except (SSHException, EOFError, OSError) as error:
                 raise Unreachable(replace(ssh_errors.no_session(str(error)), node=node)) from error
+            channel.settimeout(SLACK_S)
+            # A command that ended at once takes no input; what it said tells why.
+            with suppress(SSHException, EOFError, OSError):
+                channel.sendall(sudo.stdin() + stdin_of(command))
             return Conversation(channel, stack.pop_all().close)
 
     def tcp(self, node: str, host: str, port: int, timeout_s: float = 10.0) -> Channel:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import codecs
+import queue
 import threading
 import time
 from collections.abc import Callable
@@ -95,7 +96,15 @@ class Talk:
                 raise Unreachable(ssh_errors.no_session(str(error) or type(error).__name__)) from error
 
     def _read_lines(self, lines: Lines, stop: Stop) -> None:
-        self.channel.settimeout(SLICE_S)
+        # A reader of its own and no channel timeout: paramiko's holds for stdin and stderr of the channel as well.
+        chunks: queue.SimpleQueue[bytes] = queue.SimpleQueue()
+
+        def read() -> None:
+            while data := self.channel.recv(CHUNK):
+                chunks.put(data)
+            chunks.put(b"")
+
+        _started(read, "ssh-stdout")
         asked_at = 0.0
         while True:
             if not asked_at and stop.is_set():
@@ -103,10 +112,9 @@ class Talk:
                 self.channel.shutdown_write()
             if asked_at and time.monotonic() - asked_at > STOP_GRACE_S:
                 self._cut_off()
-                return
             try:
-                data = self.channel.recv(CHUNK)
-            except TimeoutError:
+                data = chunks.get(timeout=SLICE_S)
+            except queue.Empty:
                 continue
             if not data:
                 return

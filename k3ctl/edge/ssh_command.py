@@ -64,7 +64,10 @@ def stream_text(command: Command, sudo: Sudo) -> str:
         f"echo k3ctl:begin; d=$(head -c {count} | base64 -w0); exec 3<&0; "
         f'printf %s "$d" | base64 -d | {bounded(command)} & p=$!; d=; '
         "{ cat <&3 >/dev/null 2>&1; kill $p 2>/dev/null; } >/dev/null 2>&1 & w=$!; "
-        "wait $p; s=$?; kill $w 2>/dev/null; exit $s"
+        # GNU timeout exits without its child when a signal comes right between its fork and its return from it (seen
+        # on a busy machine). Its process group has its number, so what is left of the command is still found.
+        "wait $p; s=$?; kill -s TERM -- -$p 2>/dev/null && sleep 0.5; kill -s KILL -- -$p 2>/dev/null; "
+        "kill $w 2>/dev/null; exit $s"
     )
     return _wrapped(script, sudo)
 

@@ -16,7 +16,8 @@ from k3ctl.edge.ssh_route import Hop, Route
 from k3ctl.errors import K3ctlError, Problem, Unreachable
 
 MAX_LINKS = 4
-# How long a command waits for another one's session before one more connection is opened, and before it gives up.
+# How long a command waits without any session becoming free until one more connection is opened (long-lived sessions
+# hold them all, say), and how long until it gives up.
 PATIENCE_S = 2.0
 GIVE_UP_S = 60.0
 # A server that drops a connection before the login is asked again: sshd does so at random under load (MaxStartups).
@@ -35,6 +36,7 @@ class Line:
         self._opening = False
         self._attempts = 0
         self._failure: K3ctlError | None = None
+        self._freed_at = 0.0
 
     def link(self) -> Link:
         """An open connection; opens one when there is none."""
@@ -51,6 +53,7 @@ class Line:
             channel.close()
             with self._changed:
                 link.used -= 1
+                self._freed_at = time.monotonic()
                 self._changed.notify_all()
 
     def close(self) -> None:
@@ -82,7 +85,7 @@ class Line:
 
     def _slot(self, deadline: float) -> Link:
         """Reserve a session on a connection that has one to spare."""
-        patience = time.monotonic() + PATIENCE_S
+        began = time.monotonic()
         with self._changed:
             while True:
                 first = self._first()
@@ -93,7 +96,11 @@ class Line:
                 now = time.monotonic()
                 if now >= deadline:
                     raise Unreachable(ssh_errors.no_session(f"all {first.used} sessions stayed busy"))
-                if now >= patience and len(self._links) < MAX_LINKS and not self._opening:
+                if (
+                    now >= max(began, self._freed_at) + PATIENCE_S
+                    and len(self._links) < MAX_LINKS
+                    and not self._opening
+                ):
                     self._dial()
                 else:
                     self._changed.wait(0.25)
