@@ -192,10 +192,13 @@ class Unpacker:
         os.makedirs(partial, mode=0o755)
         write_json(os.path.join(partial, PARTIAL), {"digest": self.job["digest"], "name": self.job["name"]})
 
+        begun = time.monotonic()
+
         def moved(at: int) -> None:
-            if time.monotonic() - self.told > 0.5:
-                self.told = time.monotonic()
-                self.tell("running", self.job["bytes"] + at, "unpacking")
+            now = time.monotonic()
+            if now - self.told > 0.5:
+                self.told = now
+                self.tell("running", self.job["bytes"] + at, "unpacking", rate=at / (now - begun))
 
         try:
             if not unpack(archive, partial, moved, lambda: not self.stop.is_set()):

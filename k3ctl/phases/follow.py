@@ -18,6 +18,8 @@ LOST_WAIT_S = 5.0
 def follow(work: Work, node: str, ask: Callable[[], Snapshot], units: str) -> Snapshot:
     """Ask until the units of one node have ended; the last snapshot, which is complete.
 
+    `units` is one name or a pattern of names, as systemctl takes it.
+
     Raises PhaseFailed with the agent's reason, Unreachable after three minutes without contact, and Interrupted when
     the user asked to stop: the units go on then, and the error says how to end them.
     """
@@ -70,7 +72,7 @@ def goes_on(node: str, units: str) -> Interrupted:
     return Interrupted(
         Problem(
             what=f"{units} goes on by itself",
-            fix=f"run the same command again to see it; to end it: systemctl stop {units}",
+            fix=f"run the same command again to see it; to end it: systemctl stop '{units}'",
             node=node,
         )
     )
@@ -82,10 +84,9 @@ def not_begun(node: str) -> Interrupted:
 
 
 def _ended(node: str, snapshot: Snapshot, units: str) -> PhaseFailed:
-    journal = "journalctl " + " ".join(f"-u {unit}" for unit in units.split())
     fixes = {
         "stopped": "run the same command again: what was fetched is kept",
-        "failed": f"remove the cause and run the same command again: what was fetched is kept ({journal})",
+        "failed": f"remove the cause and run again: what was fetched is kept (more: journalctl -u '{units}')",
     }
     return PhaseFailed(
         Problem(

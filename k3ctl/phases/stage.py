@@ -14,7 +14,7 @@ from k3ctl.phases.base import Assessment, Change, Outcome, Work
 from k3ctl.phases.follow import follow, not_begun
 from k3ctl.plan import ModelPlan
 from k3ctl.secret import Secret
-from k3ctl.staging.job import StageJob, inspect_request, stage_of, start_request, status_request
+from k3ctl.staging.job import StageJob, inspect_request, stage_of, stage_units, start_request, status_request
 from k3ctl.staging.look import Look, read_looks, room_problems, to_do
 from k3ctl.staging.manifest import Manifest, from_json, to_json
 from k3ctl.staging.progress import Snapshot, read_snapshot
@@ -79,7 +79,7 @@ class Stage:
 
         def one(node: str) -> Snapshot:
             stages = todo.stages[node]
-            units = " ".join(stage.unit for stage in stages)
+            units = stage_units(work.plan.cluster)
             call = work.world.agent.call
             agent = work.world.agent.install(node)
             if work.stop.is_set():

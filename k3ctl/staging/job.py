@@ -41,6 +41,11 @@ def stage_of(cluster: str, model: ModelPlan, manifest: Manifest) -> StageJob:
     return StageJob(manifest, model.path, f"k3ctl-{cluster}-stage-{manifest.id[:8]}.service")
 
 
+def stage_units(cluster: str) -> str:
+    """The pattern of all units that stage weights for a cluster, for systemctl and journalctl."""
+    return f"k3ctl-{cluster}-stage-*.service"
+
+
 def reserve(total: int) -> int:
     """Bytes that must stay free beside the files: 2 %, at least 64 MiB."""
     return max(total // 50, LEAST_RESERVE)
