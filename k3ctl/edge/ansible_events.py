@@ -52,7 +52,7 @@ class Recorder:
         if self._error is not None:
             raise self._error
         if self._refused:
-            raise ConfigError(*self._refused)
+            raise ConfigError(*sorted(self._refused, key=lambda problem: problem.node))
         if status == "failed" and not self._ended:
             raise InternalError(
                 Problem(

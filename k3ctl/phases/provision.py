@@ -158,7 +158,7 @@ def _play(work: Work, todo: _Todo, *, check: bool, progress: PlayProgress | None
     if result.status == "timeout":
         raise PhaseFailed(*_stopped(result, "provisioning took too long"))
     if result.status != "successful":
-        _raise_failures(result)
+        _raise_failures(result, todo.nodes)
     return result
 
 
@@ -171,9 +171,13 @@ def _stopped(result: PlayResult, what: str) -> list[Problem]:
     return running or [Problem(what=what, fix=fix)]
 
 
-def _raise_failures(result: PlayResult) -> NoReturn:
-    failed = [_problem(node, text, "a task failed") for node, text in result.failures.items()]
-    lost = [_problem(node, text, "the host could not be reached") for node, text in result.unreachable.items()]
+def _raise_failures(result: PlayResult, nodes: tuple[str, ...]) -> NoReturn:
+    failed = [_problem(node, result.failures[node], "a task failed") for node in nodes if node in result.failures]
+    lost = [
+        _problem(node, result.unreachable[node], "the host could not be reached")
+        for node in nodes
+        if node in result.unreachable
+    ]
     if not failed and not lost:
         failed = [Problem(what="the playbook failed and names no host", fix="look at provision.log of this run")]
     kind: type[K3ctlError] = Unreachable if lost and not failed else PhaseFailed
