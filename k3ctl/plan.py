@@ -69,7 +69,7 @@ class Expected:
     memlock: bool
     sysfs_root: str
     nvml_library_path: str
-    architecture: str = ""  # as `uname -m` says it; empty: x86_64
+    architecture: str = ""  # as `uname -m` says it, or any; empty: x86_64
 
 
 @dataclass(frozen=True)

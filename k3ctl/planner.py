@@ -10,7 +10,18 @@ from collections.abc import Iterable, Mapping
 from k3ctl.cluster import Cluster
 from k3ctl.errors import ConfigError, Problem
 from k3ctl.plan import Expected, ModelPlan, NodePlan, Plan, PortPlan, RuntimePlan, Timeouts
-from k3ctl.profiles.types import Engine, Layout, Model, Platform, Profiles, RuntimeRecord
+from k3ctl.profiles.types import (
+    Amount,
+    BundleRuntime,
+    Engine,
+    Layout,
+    Model,
+    Platform,
+    Profiles,
+    RuntimeRecord,
+    Unknown,
+    Version,
+)
 
 _FIELD = re.compile(r"\{([a-z_]+)\}")
 
@@ -21,42 +32,49 @@ def engine_of(cluster: Cluster, profiles: Profiles) -> Engine:
     return profiles.engines[cluster.spec.engine]
 
 
+def version_of(cluster: Cluster, engine: Engine) -> Version:
+    """The engine's version that cluster.yml asks for, or its default."""
+    for version in engine.versions:
+        if version.version == engine.default_version:
+            return version
+    raise ConfigError(
+        Problem(
+            what=f"{engine.name} has no version {engine.default_version}",
+            file=cluster.spec_file,
+            expected=", ".join(version.version for version in engine.versions),
+            fix="correct the engine's profile",
+        )
+    )
+
+
 def make_plan(cluster: Cluster, profiles: Profiles, record: RuntimeRecord) -> Plan:
     """Decide what runs where. Raises ConfigError with every reason why it cannot.
 
     `record` describes the serving environment's archive. The result depends on nothing else: same input, same plan.
     """
     engine = engine_of(cluster, profiles)
+    version = version_of(cluster, engine)
     spec = cluster.spec
     platform = profiles.platforms[spec.platform]
     model = profiles.models[spec.model]
     layout = _layout(cluster, engine, platform, model)
     parallel = _tensor_parallel(cluster, platform, model)
-    models = _models(cluster, model)
-    runtime = RuntimePlan(
-        kind=engine.runtime.kind,
-        name=engine.runtime.name,
-        url=_fill(engine.runtime.url, {"hub": spec.weights.endpoint, "archive": record.archive}),
-        digest=record.sha256,
-        bytes=record.bytes,
-        path=record.install_path,
-        bin=f"{record.install_path}/bin",
-    )
+    models = _models(cluster, engine, model)
+    runtime = _runtime(cluster, version, record)
     host = spec.endpoint.address or cluster.inventory.head.ssh.address
-    endpoint = f"http://{_bracketed(host)}:{spec.endpoint.port}"
     plan = Plan(
         cluster=cluster.name,
         platform=platform.name,
         engine=engine.name,
-        engine_version=engine.version,
+        engine_version=version.version,
         launcher=spec.launcher,
         tensor_parallel=parallel,
         pipeline_parallel=1,
         models=models,
         runtime=runtime,
-        nodes=_nodes(cluster, layout, models[0], runtime, parallel),
-        ports=_ports(cluster),
-        expected=_expected(platform, profiles, model, record),
+        nodes=_nodes(cluster, engine, layout, models[0], runtime, parallel),
+        ports=_ports(cluster, engine),
+        expected=_expected(platform, profiles, model, models, record),
         timeouts=Timeouts(
             engine_ready=float(engine.timeouts.engine_ready.value),
             canary=float(engine.timeouts.canary.value),
@@ -64,7 +82,7 @@ def make_plan(cluster: Cluster, profiles: Profiles, record: RuntimeRecord) -> Pl
         ),
         rendezvous_port=spec.ports.rendezvous,
         master_port=spec.ports.engine_master,
-        endpoint=endpoint,
+        endpoint=f"http://{_bracketed(host)}:{spec.endpoint.port}",
         endpoint_port=spec.endpoint.port,
         weights_dir=spec.paths.weights,
         state_dir=f"{spec.paths.state}/{cluster.name}",
@@ -73,6 +91,38 @@ def make_plan(cluster: Cluster, profiles: Profiles, record: RuntimeRecord) -> Pl
     )
     _check_ports(plan, cluster)
     return plan
+
+
+def _runtime(cluster: Cluster, version: Version, record: RuntimeRecord) -> RuntimePlan:
+    """The serving environment of that version, as the record of its archive names it."""
+    runtime = version.runtime
+    if not isinstance(runtime, BundleRuntime):
+        raise ConfigError(
+            Problem(
+                what=f"version {version.version} has no archive, only container images",
+                file=cluster.spec_file,
+                key="engine",
+                fix="choose an engine whose serving environment is an archive",
+            )
+        )
+    return RuntimePlan(
+        kind=runtime.kind,
+        name=runtime.name,
+        url=_fill(runtime.url, {"hub": cluster.spec.weights.endpoint, "archive": record.archive}),
+        digest=record.sha256,
+        bytes=record.bytes,
+        path=record.install_path,
+        bin=f"{record.install_path}/bin",
+    )
+
+
+def known(amount: Amount | Unknown, what: str) -> int:
+    """The number, or a refusal that says which fact is missing and how to give it."""
+    if isinstance(amount, Unknown):
+        raise ConfigError(
+            Problem(what=f"{what} is not known: {amount.unknown}", key=amount.supply, fix=f"set {amount.supply}")
+        )
+    return amount.value
 
 
 def _check_names(cluster: Cluster, profiles: Profiles) -> None:
@@ -103,15 +153,15 @@ def _check_names(cluster: Cluster, profiles: Profiles) -> None:
 def _layout(cluster: Cluster, engine: Engine, platform: Platform, model: Model) -> Layout:
     """The engine's layout for this platform and model."""
     for layout in engine.layouts:
-        if (layout.platform, layout.model) == (platform.name, model.name):
+        if platform.name in layout.platforms and model.name in layout.models:
             return layout
     raise ConfigError(
         Problem(
-            what=f"{engine.name} {engine.version} has no layout for {model.name} on {platform.name}",
+            what=f"{engine.name} has no layout for {model.name} on {platform.name}",
             file=cluster.spec_file,
             key="engine",
             found=engine.name,
-            expected="; ".join(f"{lay.model} on {lay.platform}" for lay in engine.layouts),
+            expected="; ".join(f"{', '.join(lay.models)} on {', '.join(lay.platforms)}" for lay in engine.layouts),
             fix="choose another engine, or add a layout with its source to the engine's profile",
         )
     )
@@ -122,6 +172,7 @@ def _tensor_parallel(cluster: Cluster, platform: Platform, model: Model) -> int:
     world = platform.gpus_per_node * len(cluster.inventory.nodes)
     asked = cluster.spec.strategy
     parallel = asked.tensor_parallel or world
+    heads = known(model.heads, f"the number of attention heads of {model.name}")
     problems = []
     if parallel != world:
         problems.append(
@@ -145,14 +196,14 @@ def _tensor_parallel(cluster: Cluster, platform: Platform, model: Model) -> int:
                 fix="leave it out",
             )
         )
-    if model.heads.value % parallel:
+    if heads % parallel:
         problems.append(
             Problem(
-                what=f"{model.name} has {model.heads.value} attention heads, which {parallel} ranks do not divide",
+                what=f"{model.name} has {heads} attention heads, which {parallel} ranks do not divide",
                 file=cluster.spec_file,
                 key="strategy.tensor_parallel",
                 found=str(parallel),
-                expected=", ".join(str(n) for n in range(1, model.heads.value + 1) if model.heads.value % n == 0),
+                expected=", ".join(str(n) for n in range(1, heads + 1) if heads % n == 0),
                 fix="use a number of nodes whose GPUs divide the heads",
             )
         )
@@ -171,19 +222,29 @@ def _tensor_parallel(cluster: Cluster, platform: Platform, model: Model) -> int:
     return parallel
 
 
-def _models(cluster: Cluster, model: Model) -> tuple[ModelPlan, ...]:
+def _models(cluster: Cluster, engine: Engine, model: Model) -> tuple[ModelPlan, ...]:
     """The served model first, then its drafts; each at a commit, in a folder that names it."""
     spec = cluster.spec
     pairs = [(model.repo, spec.weights.revision or model.revision, model.served_name)]
-    pairs += [(draft.repo, draft.revision, "") for draft in model.drafts]
-    return tuple(
-        ModelPlan(repo, commit, f"{spec.paths.weights}/{repo}/{commit}", spec.weights.endpoint, served)
-        for repo, commit, served in pairs
-    )
+    pairs += [(d.repo, d.revision, "") for d in model.drafts if d.always and engine.family in d.families]
+    plans = []
+    for repo, commit, served in pairs:
+        if isinstance(commit, Unknown):
+            raise ConfigError(
+                Problem(
+                    what=f"no commit of {repo} is known: {commit.unknown}",
+                    key=commit.supply,
+                    file=cluster.spec_file,
+                    fix=f"set {commit.supply} to a commit",
+                )
+            )
+        path = f"{spec.paths.weights}/{repo}/{commit}"
+        plans.append(ModelPlan(repo, commit, path, spec.weights.endpoint, served))
+    return tuple(plans)
 
 
 def _nodes(
-    cluster: Cluster, layout: Layout, model: ModelPlan, runtime: RuntimePlan, parallel: int
+    cluster: Cluster, engine: Engine, layout: Layout, model: ModelPlan, runtime: RuntimePlan, parallel: int
 ) -> tuple[NodePlan, ...]:
     """Each rank's argv and environment, from the layout's templates."""
     spec = cluster.spec
@@ -204,8 +265,9 @@ def _nodes(
             "master_port": str(spec.ports.engine_master),
             "max_model_len": str(spec.strategy.max_model_len or layout.max_model_len),
             "max_num_seqs": str(spec.strategy.max_num_seqs or layout.max_num_seqs),
+            "ready_seconds": str(engine.timeouts.engine_ready.value),
         }
-        argv = layout.argv + (layout.argv_head if node.rank == 0 else layout.argv_worker)
+        argv = engine.program + layout.argv + (layout.argv_head if node.rank == 0 else layout.argv_worker)
         nodes.append(
             NodePlan(
                 name=node.name,
@@ -238,15 +300,25 @@ def _fill(template: str, values: Mapping[str, str]) -> str:
     return _FIELD.sub(value, template)
 
 
-def _ports(cluster: Cluster) -> tuple[PortPlan, ...]:
+def _ports(cluster: Cluster, engine: Engine) -> tuple[PortPlan, ...]:
     """Every fixed listening port. The rest of the nodes' ephemeral ranges must be open between them too."""
     spec = cluster.spec
-    several = len(cluster.inventory.nodes) > 1
-    ports = [PortPlan(spec.endpoint.port, (0,), "clients", "API")]
-    ports.append(PortPlan(spec.ports.rendezvous, (0,), "nodes", "torchrun rendezvous"))
-    if several:
-        ports.append(PortPlan(spec.ports.engine_master, (0,), "nodes", "engine's world group"))
-    return tuple(ports)
+    count = len(cluster.inventory.nodes)
+    values = {
+        "port": str(spec.endpoint.port),
+        "rendezvous": str(spec.ports.rendezvous),
+        "master_port": str(spec.ports.engine_master),
+    }
+    return tuple(
+        PortPlan(
+            int(_fill(rule.port, values)),
+            (0,) if rule.ranks == "head" else tuple(range(count)),
+            rule.reached_by,
+            rule.purpose,
+        )
+        for rule in engine.ports
+        if count > 1 or not rule.several_nodes_only
+    )
 
 
 def _check_ports(plan: Plan, cluster: Cluster) -> None:
@@ -270,7 +342,9 @@ def _check_ports(plan: Plan, cluster: Cluster) -> None:
         raise ConfigError(*problems)
 
 
-def _expected(platform: Platform, profiles: Profiles, model: Model, record: RuntimeRecord) -> Expected:
+def _expected(
+    platform: Platform, profiles: Profiles, model: Model, models: tuple[ModelPlan, ...], record: RuntimeRecord
+) -> Expected:
     """What preflight holds each node against."""
     if platform.gpu not in profiles.gpus:
         raise ConfigError(
@@ -282,17 +356,20 @@ def _expected(platform: Platform, profiles: Profiles, model: Model, record: Runt
             )
         )
     simulated = platform.simulated
-    weights = model.bytes.value + sum(draft.bytes.value for draft in model.drafts)
+    staged = {plan.repo for plan in models}
+    weights = known(model.bytes, f"the size of {model.name}")
+    weights += sum(draft.bytes.value for draft in model.drafts if draft.repo in staged)
     return Expected(
         gpus=platform.gpus_per_node,
-        gpu_name=profiles.gpus[platform.gpu].reported_name,
-        hcas=platform.hcas_per_node,
+        gpu_name=profiles.gpus[platform.gpu].reported_names[0],
+        hcas=platform.nics.count,
         min_memory_bytes=platform.memory_bytes.value,
         min_free_bytes=weights + platform.reserve_bytes.value,
         min_runtime_bytes=record.bytes + record.unpacked_bytes,
         memlock=platform.memlock,
         sysfs_root=simulated.sysfs_root if simulated else "/sys",
         nvml_library_path=simulated.nvml_library_path if simulated else "",
+        architecture=platform.architecture,
     )
 
 

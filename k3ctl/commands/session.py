@@ -18,9 +18,9 @@ from k3ctl.errors import ConfigError, Problem
 from k3ctl.phases.validate import validate
 from k3ctl.phases.world import World
 from k3ctl.plan import Plan
-from k3ctl.planner import engine_of, make_plan
+from k3ctl.planner import engine_of, make_plan, version_of
 from k3ctl.profiles.load import load as load_profiles
-from k3ctl.profiles.types import Engine, RuntimeRecord
+from k3ctl.profiles.types import BundleRuntime, RuntimeRecord, Version
 
 if TYPE_CHECKING:
     from k3ctl.edge.lock import ClusterLock
@@ -57,7 +57,7 @@ def load_plan(path: str) -> tuple[Cluster, Plan, str]:
 
     cluster, summary = validate(path, load_cluster)
     profiles = load_profiles()
-    record = runtime_record(engine_of(cluster, profiles))
+    record = runtime_record(version_of(cluster, engine_of(cluster, profiles)))
     return cluster, make_plan(cluster, profiles, record), summary
 
 
@@ -102,20 +102,28 @@ def open_session(path: str, say: Say) -> Session:
     return Session(cluster, plan, world, store, state_dir, summary, lock, closing)
 
 
-def runtime_record(engine: Engine) -> RuntimeRecord:
+def runtime_record(version: Version) -> RuntimeRecord:
     """What the builder of the serving environment wrote about it."""
-    path = Path(engine.runtime.record)
+    runtime = version.runtime
+    if not isinstance(runtime, BundleRuntime):
+        raise ConfigError(
+            Problem(
+                what=f"version {version.version} runs in a container image, which this release cannot launch yet",
+                fix="use the lab, or an engine whose serving environment is an archive",
+            )
+        )
+    path = Path(runtime.record)
     try:
         return RuntimeRecord.model_validate(json.loads(path.read_text(encoding="utf-8")))
     except FileNotFoundError:
         problem = Problem(
-            what=f"the serving environment {engine.runtime.name} is not built",
+            what=f"the serving environment {runtime.name} is not built",
             file=str(path),
             fix="for the lab: sudo k3ctl lab create",
         )
     except (OSError, ValueError, ValidationError) as error:
         problem = Problem(
-            what=f"the record of the serving environment {engine.runtime.name} cannot be read",
+            what=f"the record of the serving environment {runtime.name} cannot be read",
             file=str(path),
             found=str(error).splitlines()[0],
             fix="build it again: sudo k3ctl lab create",

@@ -1,4 +1,4 @@
-"""Frozen types of the profile files. Every number that came from somewhere carries its source beside it."""
+"""Frozen types of the profile files. Every number carries its source beside it, and how far it can be trusted."""
 
 from __future__ import annotations
 
@@ -6,9 +6,14 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+# verified: run and seen on that hardware, `source` says by whom. published: somebody else's documented figure.
+# inferred: arithmetic or analogy. unverified: documented, and nobody known has run it. simulated: the lab's.
 Status = Literal["verified", "published", "inferred", "unverified", "simulated"]
 Commit = Annotated[str, Field(pattern=r"^[0-9a-f]{40}$")]
+Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 Name = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9.\-]*$")]
+Source = Annotated[str, Field(min_length=3)]
+Texts = Annotated[tuple[str, ...], Field(strict=False)]
 
 
 class Strict(BaseModel):
@@ -18,20 +23,69 @@ class Strict(BaseModel):
 
 
 class Amount(Strict):
-    """A whole number with its source. `status` says how far it can be trusted."""
+    """A whole number with its source; the field's name says of what (bytes, watts, bytes per second, seconds)."""
 
     value: Annotated[int, Field(ge=0)]
-    source: Annotated[str, Field(min_length=3)]
+    source: Source
     status: Status
 
 
+class Unknown(Strict):
+    """A fact that nobody has published. `supply` is the key of cluster.yml with which a user can give it."""
+
+    unknown: Annotated[str, Field(min_length=3, description="which fact is missing")]
+    supply: str
+
+
+class Verdict(Strict):
+    """Who has seen it work, if anybody."""
+
+    status: Status
+    source: Source
+    note: str = ""
+
+
+class GpuLinks(Strict):
+    """GPU-to-GPU links. `per_direction` is bytes per second of one GPU's links together, one way."""
+
+    kind: Literal["nvlink4", "nvlink5", "xgmi"]
+    count: Annotated[int, Field(ge=1)]
+    per_direction: Amount
+
+
 class Gpu(Strict):
-    """One GPU type. `reported_name` is what the driver calls it; memory is what the driver reports, in bytes."""
+    """One GPU type. `reported_names` are what drivers call it; memory is what the driver reports, in bytes."""
 
     name: Name
+    title: str
     vendor: Literal["nvidia", "amd", "simulated"]
-    reported_name: str
+    reported_names: Annotated[tuple[str, ...], Field(strict=False, min_length=1)]
+    pci_ids: Texts = ()
+    compute: Annotated[str, Field(description="compute capability such as 9.0, or gfx950")]
     memory_bytes: Amount
+    formats: Annotated[tuple[Literal["mxfp4", "nvfp4", "fp8", "bf16"], ...], Field(strict=False)] = ()
+    links: GpuLinks | None = None
+    power_watts: Amount | None = None
+    refused: Annotated[str, Field(description="why this GPU cannot serve any model here; empty when it can")] = ""
+    verdict: Verdict
+
+
+class Nics(Strict):
+    """The compute network interfaces of one node; `rate` is bits per second of each."""
+
+    count: Annotated[int, Field(ge=0)]
+    rate: Amount
+    kind: Literal["infiniband or roce", "roce", "ethernet", "simulated"]
+
+
+class Collective(Strict):
+    """An expected bus bandwidth in bytes per second; `floor` is what burn-in demands."""
+
+    operation: Literal["all_reduce", "all_gather", "alltoall", "send_recv"]
+    gpus: Annotated[int, Field(ge=2)]
+    message_bytes: Annotated[int, Field(ge=1)]
+    expected: Amount
+    floor: Amount
 
 
 class SimulatedHardware(Strict):
@@ -42,88 +96,256 @@ class SimulatedHardware(Strict):
 
 
 class Platform(Strict):
-    """One kind of server."""
+    """One kind of server. `link_domain` is the number of GPUs that NVLink or xGMI joins (8 in a node, 72 in a rack)."""
 
     name: Name
     title: str
     gpu: Name
     gpus_per_node: Annotated[int, Field(ge=1)]
-    hcas_per_node: Annotated[int, Field(ge=0)]
-    memory_bytes: Amount
-    reserve_bytes: Amount
+    link_domain: Annotated[int, Field(ge=1)]
+    architecture: Literal["x86_64", "aarch64", "any"]
+    nics: Nics
+    nvswitch: bool = False
+    fabric_manager: bool = False
+    nvlsm: bool = False
+    imex: bool = False
+    memory_bytes: Amount  # host RAM, the least that serving needs
+    disk_read: Amount | None = None  # bytes per second of local NVMe, for load times
+    power_watts: Amount | None = None  # one node at full load
+    reserve_bytes: Amount  # disk left free beside weights and runtime
     memlock: bool
     max_nodes: Annotated[int, Field(ge=1)]
+    collectives: Annotated[tuple[Collective, ...], Field(strict=False)] = ()
     simulated: SimulatedHardware | None = None
+    verdict: Verdict
 
 
 class Draft(Strict):
-    """A draft model that belongs to a model."""
+    """A draft model for speculative decoding, and the engine families it was made for.
 
-    repo: str
-    revision: Commit
-    bytes: Amount
-
-
-class Model(Strict):
-    """One model repository at its pinned revision."""
+    `always` drafts are staged with the model whether or not the layout speculates.
+    """
 
     name: Name
     repo: str
-    revision: Commit
-    served_name: str
+    revision: Commit | Unknown
     bytes: Amount
-    shards: Amount
-    heads: Amount
-    max_model_len: Amount
+    layers: Annotated[int, Field(ge=0)]
+    tokens: Annotated[int, Field(ge=0)]
+    families: Texts
+    always: bool = False
+    source: Source
+
+
+class ArchitectureData(Strict):
+    """The fields of memory.architecture.Architecture, with one source for all of them."""
+
+    source: Source
+    layers: int
+    mla_layers: Annotated[tuple[int, ...], Field(strict=False)]
+    dense_layers: int
+    hidden: int
+    latent: int
+    experts: int
+    expert_width: int
+    expert_bits: float
+    shared_width: int
+    dense_width: int
+    heads: int
+    kda_head: int
+    kda_conv: int
+    kda_gate_rank: int
+    mla_q_rank: int
+    mla_kv_rank: int
+    mla_rope: int
+    mla_nope: int
+    mla_value: int
+    vocab: int
+    residual_block: int
+    vision_bytes: int
+
+
+class Model(Strict):
+    """One model repository. `revisions` are all commits that are known, with who used them; `revision` is the pin."""
+
+    name: Name
+    title: str
+    repo: str
+    revision: Commit | Unknown
+    revisions: dict[Commit, str] = Field(default_factory=dict)
+    served_name: str
+    format: Literal["mxfp4", "nvfp4", "fp8", "bf16"]
+    bytes: Amount | Unknown
+    shards: Amount | Unknown
+    heads: Amount | Unknown
+    max_model_len: Amount | Unknown
+    architecture: ArchitectureData | None = None  # None: memory cannot be planned, only shown as unknown
     drafts: Annotated[tuple[Draft, ...], Field(strict=False)] = ()
+    license: str = ""
+    verdict: Verdict
+
+
+class Image(Strict):
+    """A container image. `digest` is sha256:... when a source pins it."""
+
+    ref: str
+    digest: Annotated[str, Field(pattern=r"^(sha256:[0-9a-f]{64})?$")] = ""
+    unpacked_bytes: Amount
+    source: Source
+    status: Status
+
+
+class ContainerRuntime(Strict):
+    """The serving environment as a container image per GPU vendor, run by docker with these options."""
+
+    kind: Literal["container"]
+    images: dict[Literal["nvidia", "amd"], Image]
+    options: dict[Literal["nvidia", "amd"], Texts]
+    shm_bytes: Amount
 
 
 class BundleRuntime(Strict):
-    """A serving environment as one archive; `record` is the file that names its digest, size and folder."""
+    """The serving environment as one archive; `record` is the file that names its digest, size and folder."""
 
     kind: Literal["bundle"]
     name: Name
     record: str
     url: Annotated[str, Field(description="where nodes fetch the archive; {hub} and {archive} are filled in")]
-    unpacked_bytes: Amount
+
+
+class Version(Strict):
+    """One engine version: its environment and the oldest driver (major number) that the environment runs on."""
+
+    version: Annotated[str, Field(pattern=r"^\d+\.\d+(\.\d+)?([.a-z0-9]*)$")]
+    runtime: Annotated[ContainerRuntime | BundleRuntime, Field(discriminator="kind")]
+    min_driver: dict[Literal["nvidia", "amd"], Amount] = Field(default_factory=dict)
+    verdict: Verdict
+
+
+class Change(Strict):
+    """A flag or variable that not every version has. `since` is the first version with it, `until` the last.
+
+    `becomes`: what is rendered instead in versions without it; empty = it is left out there, and that is said.
+    """
+
+    name: str
+    since: str = ""
+    until: str = ""
+    becomes: str = ""
+    source: Source
+
+
+class ArgumentSet(Strict):
+    """Arguments and environment that several layouts share. Templates as in Layout."""
+
+    argv: Texts = ()
+    env: dict[str, str] = Field(default_factory=dict)
+    source: Source
+
+
+class Measured(Strict):
+    """A published or own measurement of exactly this layout. `value` in `unit`; `context` says under what settings."""
+
+    what: Literal[
+        "weights_per_gpu", "kv_pool", "kv_tokens", "peak_throughput", "single_stream", "ready_seconds", "load_seconds"
+    ]
+    value: float
+    unit: Literal["bytes", "tokens", "tokens/s", "s"]
+    context: str = ""
+    source: Source
+
+
+class MemorySettings(Strict):
+    """What the memory arithmetic needs of a layout's flags. `utilization` is the engine's own fraction flag.
+
+    `workspace_bytes` is everything beside weights, KDA state and KV: activations, graphs, libraries, with its source.
+    """
+
+    utilization: Annotated[float, Field(gt=0, le=1)]
+    kv: Literal["fp8", "bf16"]
+    state: Literal["fp32", "bf16"] = "fp32"
+    prefix_caching: bool
+    state_ratio: Annotated[float, Field(ge=0)] = 0.0  # SGLang --mamba-full-memory-ratio
+    cache_strategy: str = ""  # SGLang --mamba-radix-cache-strategy
+    workspace_bytes: Amount
+    moe_floor: bool = True  # vLLM pads expert shards to 256 without expert parallelism
+    text_only: bool = False
+
+
+class Layout(Strict):
+    """How one engine runs one model on one platform: sizes, argv and environment of each rank as templates.
+
+    Templates know {bin}, {model}, {served_name}, {draft}, {tp}, {pp}, {dp}, {dp_local}, {dcp}, {ep}, {nnodes},
+    {node_rank}, {dp_start}, {head}, {address}, {interface}, {port}, {master_port}, {max_model_len}, {max_num_seqs},
+    {max_batched}, {utilization}, {ready_seconds}; anything else is an error. `sets` come first, then `argv`; a flag
+    that two of them give is an error that names both.
+    `preference` orders layouts of one platform and size: 1 is the planner's choice; `why` is the measured reason.
+    """
+
+    name: Name
+    platforms: Annotated[tuple[Name, ...], Field(strict=False, min_length=1)]
+    models: Annotated[tuple[Name, ...], Field(strict=False, min_length=1)]
+    nodes: Annotated[tuple[int, ...], Field(strict=False, min_length=1)]
+    strategy: Literal["tp", "tep", "tp_pp", "tp_dp", "dep"]
+    tp: Annotated[int, Field(ge=1)] | Literal["world"]
+    pp: Annotated[int, Field(ge=1)] = 1
+    dp: Annotated[int, Field(ge=1)] = 1
+    dcp: Annotated[int, Field(ge=1)] = 1
+    ep: bool = False
+    mega_moe: bool = False
+    partition: Annotated[tuple[int, ...], Field(strict=False)] = ()
+    preference: Annotated[int, Field(ge=1)]
+    why: str
+    max_model_len: Annotated[int, Field(ge=16)]
+    max_num_seqs: Annotated[int, Field(ge=1)]
+    max_batched: Annotated[int, Field(ge=1)] = 8192
+    sets: Texts = ()
+    argv: Texts = ()
+    argv_head: Texts = ()
+    argv_worker: Texts = ()
+    env: dict[str, str] = Field(default_factory=dict)
+    draft: str = ""  # name of the model's draft that this layout speculates with
+    memory: MemorySettings | None = None
+    measured: Annotated[tuple[Measured, ...], Field(strict=False)] = ()
+    verdict: Verdict
+
+
+class PortRule(Strict):
+    """A listening port. `port` is a template of a number ({port}, {master_port}, {rendezvous}) or a number."""
+
+    port: str
+    ranks: Literal["head", "all"]
+    reached_by: Literal["clients", "nodes"]
+    purpose: str
+    several_nodes_only: bool = False
+    source: Source
 
 
 class Timeouts(Strict):
-    """Seconds."""
+    """Seconds. `load_margin` multiplies the forecast load time into the ready limit, never below `engine_ready`."""
 
     engine_ready: Amount
     canary: Amount
     gang_stop: Amount
-
-
-class Layout(Strict):
-    """How one engine runs one model on one platform: argv and environment of each rank as templates.
-
-    Templates know {python}, {model}, {served_name}, {tp}, {pp}, {nnodes}, {node_rank}, {head}, {address},
-    {interface}, {port}, {master_port}, {max_model_len}, {max_num_seqs}; anything else is an error.
-    """
-
-    platform: Name
-    model: Name
-    strategy: Literal["tp"]
-    max_model_len: Annotated[int, Field(ge=16)]
-    max_num_seqs: Annotated[int, Field(ge=1)]
-    argv: Annotated[tuple[str, ...], Field(strict=False)]
-    argv_head: Annotated[tuple[str, ...], Field(strict=False)]
-    argv_worker: Annotated[tuple[str, ...], Field(strict=False)]
-    env: dict[str, str]
-    status: Status
-    source: Annotated[str, Field(min_length=3)]
+    load_margin: Annotated[float, Field(ge=1)] = 3.0
 
 
 class Engine(Strict):
-    """One serving engine at one version."""
+    """One serving engine. `family` is its dialect: flags, memory rules and process names."""
 
     name: Name
-    version: str
-    runtime: BundleRuntime
+    title: str
+    family: Literal["vllm", "sglang", "trtllm"]
+    default_version: str
+    versions: Annotated[tuple[Version, ...], Field(strict=False, min_length=1)]
+    flags: Annotated[tuple[Change, ...], Field(strict=False)] = ()
+    variables: Annotated[tuple[Change, ...], Field(strict=False)] = ()
+    program: Texts
+    sets: dict[Name, ArgumentSet] = Field(default_factory=dict)
+    layouts: Annotated[tuple[Layout, ...], Field(strict=False, min_length=1)]
+    ports: Annotated[tuple[PortRule, ...], Field(strict=False, min_length=1)]
     timeouts: Timeouts
-    layouts: Annotated[tuple[Layout, ...], Field(strict=False)]
+    default_port: Annotated[int, Field(ge=1, le=65535)]
 
 
 class RuntimeRecord(Strict):
@@ -134,7 +356,7 @@ class RuntimeRecord(Strict):
     name: str
     build_id: str
     archive: str
-    sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+    sha256: Sha256
     bytes: Annotated[int, Field(gt=0)]
     unpacked_bytes: Annotated[int, Field(gt=0)]
     install_path: str
