@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -61,22 +61,25 @@ def create(lab: LabDefinition, *, install: bool, say: Say) -> bool:
             if built:
                 did.append(f"built {root.name}")
         with steps.step("network") as did:
-            if network.ensure(lab, seen, say):
-                did.append(f"{lab.management} and {lab.fabric}")
+            made = network.ensure(lab, seen, say)
+            did.extend(made)
         with steps.step("machines") as did:
-            did.extend(_machines(lab, root, lent))
+            did.extend(_machines(lab, root, lent, made))
         _run_hub_and_wait(lab, root, steps)
         with steps.step("trust") as did:
             did.extend(trust.trust(lab))
         return bool(steps.changed)
 
 
-def _machines(lab: LabDefinition, root: base.Base, lent: lending.Lent) -> list[str]:
+def _machines(lab: LabDefinition, root: base.Base, lent: lending.Lent, anew: Collection[str]) -> list[str]:
+    """Boot what does not run. `anew` names hosts whose network was made now: what runs there has lost its links."""
     kind = services()
     hardware = Hardware.find()
 
     def boot(name: str) -> bool:
         host = lab.host(name)
+        if name in anew or not machine.mounted(lab.layout, name):
+            kind.kill(machine.service(lab, host))
         made = machine.prepare(lab, host, root, lent)
         if hardware is not None:
             made |= hardware.install(lab, host)

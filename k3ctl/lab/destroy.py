@@ -42,13 +42,13 @@ def destroy(lab: LabDefinition, say: Say) -> bool:
     outer.require_root()
     with base.locked(lab.layout.lock, say, f"another command works on lab `{lab.name}`"):
         _kill(lab)
+        _remove_traces(lab)
         removed = network.remove(lab, network.look())
         machine.unmount_all(lab.layout, say)
         removed |= bool(trust.distrust(lab))
         if lab.layout.state.is_dir():
             must(run, ["rm", "-rf", "--one-file-system", str(lab.layout.state)], timeout_s=300)
             removed = True
-        _remove_traces(lab)
         if STATE_ROOT.is_dir():
             network.close_forwarding(say)
             if not any(STATE_ROOT.iterdir()):
@@ -66,10 +66,14 @@ def _kill(lab: LabDefinition) -> None:
 
 
 def _remove_traces(lab: LabDefinition) -> None:
-    """A killed systemd-nspawn leaves two things in /run."""
+    """A killed systemd-nspawn leaves two things in /run: a folder, and a lock named by the root's device and inode."""
+    folder = Path("/run/systemd/nspawn")
     for host in lab.hosts:
-        unit = lab.layout.unit(host.name)
-        run(["rm", "-rf", "--one-file-system", f"/run/systemd/nspawn/propagate/{unit}"])
+        must(run, ["rm", "-rf", "--one-file-system", str(folder / "propagate" / lab.layout.unit(host.name))])
+        root = lab.layout.machine(host.name) / "root"
+        if root.is_dir():
+            seen = root.stat()
+            (folder / "locks" / f"inode-{seen.st_dev}:{seen.st_ino}").unlink(missing_ok=True)
 
 
 def purge_cache() -> bool:

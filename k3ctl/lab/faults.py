@@ -264,6 +264,8 @@ def chosen(fault: Fault, given: Options, lab: LabDefinition, host: LabHost) -> d
     for key in ("port", "mtu"):
         if key in options and not options[key].isdigit():
             problems.append(Problem(what=f"option {key} is a number", found=options[key], key=key))
+    if not options.get("path", "/").startswith("/"):
+        problems.append(Problem(what="option path is an absolute path", found=options["path"], key="path"))
     if problems:
         raise ConfigError(*problems)
     return options

@@ -79,7 +79,7 @@ def prepare(lab: LabDefinition, host: LabHost, base: Base, lent: Lent, runner: R
     """Mount the machine's root and, the first time, write its files. True when something was done.
 
     The base that a machine was made from is noted: it keeps that one when the recipe changes. `.prepared` is written
-    last, so that a crash half way means doing it all again.
+    last: without it the upper layer is half made (and never booted), and is thrown away.
     """
     folder = lab.layout.machine(host.name)
     if mounted(lab.layout, host.name) and (folder / ".prepared").exists():
@@ -100,13 +100,26 @@ def prepare(lab: LabDefinition, host: LabHost, base: Base, lent: Lent, runner: R
                 node=host.name,
             )
         )
+    prepared = (folder / ".prepared").exists()
+    if not prepared:
+        _discard(lab.layout, host.name, runner)
     if not mounted(lab.layout, host.name):
         _mount(folder, lower, runner)
-    if not (folder / ".prepared").exists():
+    if not prepared:
         _settle(lab, host, lent, folder / "root", runner)
         (folder / ".prepared").touch()
     _refresh_resolver(folder / "root", lent)
     return True
+
+
+def _discard(layout: Layout, host: str, runner: Runner) -> None:
+    """Empty the upper layer: a killed `useradd`, for one, cannot be completed."""
+    folder = layout.machine(host)
+    if mounted(layout, host):
+        must(runner, ["umount", str(folder / "root")])
+    for part in ("upper", "work"):
+        must(runner, ["rm", "-rf", "--one-file-system", str(folder / part)], timeout_s=60)
+        (folder / part).mkdir()
 
 
 def _mount(folder: Path, lower: Path, runner: Runner) -> None:
@@ -124,8 +137,7 @@ def _mount(folder: Path, lower: Path, runner: Runner) -> None:
 
 
 def _settle(lab: LabDefinition, host: LabHost, lent: Lent, root: Path, runner: Runner) -> None:
-    if f"\n{lab.user}:" not in (root / "etc/passwd").read_text():
-        must(runner, ["chroot", str(root), "useradd", "--create-home", "--shell", "/bin/bash", lab.user])
+    must(runner, ["chroot", str(root), "useradd", "--create-home", "--shell", "/bin/bash", lab.user])
     for file in files(lab, host, lent):
         write(root, file)
     must(runner, ["chroot", str(root), "chown", "-R", f"{lab.user}:{lab.user}", f"/home/{lab.user}"])

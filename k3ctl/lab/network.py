@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from ipaddress import IPv4Network
 from pathlib import Path
@@ -16,21 +16,34 @@ from typing import Any
 from k3ctl.errors import Problem
 from k3ctl.lab.definition import LabDefinition, LabHost
 from k3ctl.lab.layout import STATE_ROOT
-from k3ctl.lab.process import LabFailed, Runner, must, run
+from k3ctl.lab.process import Runner, must, run
 
+READY = "k3ctl lab: complete"
 _FORWARD = Path("/proc/sys/net/ipv4/ip_forward")
 _FORWARD_WAS_OFF = STATE_ROOT / ".ip_forward-was-off"
 
 
 @dataclass(frozen=True)
-class Seen:
-    """What the kernel has: link names, namespace names, nft tables, and (network, link) of its IPv4 routes."""
+class Link:
+    """One link of the outer machine."""
 
-    links: frozenset[str]
+    up: bool = True
+    master: str = ""
+    alias: str = ""
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What the kernel has: links, namespaces, nft tables as (family, name), (network, link) of its IPv4 routes.
+
+    `mtu` is that of the way out, 1500 at most.
+    """
+
+    links: Mapping[str, Link]
     namespaces: frozenset[str]
-    tables: frozenset[str]
+    tables: frozenset[tuple[str, str]]
     routes: tuple[tuple[IPv4Network, str], ...]
-    mtu: int
+    mtu: int = 1500
 
 
 def look(runner: Runner = run) -> Seen:
@@ -46,13 +59,12 @@ def look(runner: Runner = run) -> Seen:
             way_out = way_out or device
         elif entry.get("type", "unicast") in ("unicast", "local") and device:
             routes.append((IPv4Network(destination, strict=False), device))
-    mtus = [link["mtu"] for link in links if link["ifname"] == way_out]
     return Seen(
-        frozenset(link["ifname"] for link in links),
+        {k["ifname"]: Link("UP" in k["flags"], k.get("master", ""), k.get("ifalias", "")) for k in links},
         frozenset(space["name"] for space in spaces),
-        frozenset(t["table"]["name"] for t in tables if "table" in t),
+        frozenset((t["table"]["family"], t["table"]["name"]) for t in tables if "table" in t),
         tuple(routes),
-        min([1500, *mtus]),
+        min([1500, *(link["mtu"] for link in links if link["ifname"] == way_out)]),
     )
 
 
@@ -88,26 +100,37 @@ def mac(lab: LabDefinition, what: str) -> str:
 
 
 def bridge_commands(lab: LabDefinition, seen: Seen) -> list[list[str]]:
-    """What makes the bridges that are not there yet. Pure."""
+    """What the bridges lack. Pure. The route to the machines appears with the last command of each."""
     layout, commands = lab.layout, []
-    for bridge in (layout.management_bridge, layout.fabric_bridge):
+    routed = {device for _, device in seen.routes}
+    for bridge in (layout.fabric_bridge, layout.management_bridge):
         if bridge not in seen.links:
             new = ("ip", "link", "add", bridge, "address", mac(lab, bridge))
             commands.append([*new, "type", "bridge", "stp_state", "0", "forward_delay", "0"])
-    if layout.management_bridge not in seen.links or not any(d == layout.management_bridge for _, d in seen.routes):
-        address = f"{lab.gateway}/{lab.management.prefixlen}"
-        commands.append(["ip", "addr", "replace", address, "dev", layout.management_bridge])
-        commands += [["ip", "link", "set", bridge, "up"] for bridge in (layout.management_bridge, layout.fabric_bridge)]
+        if bridge == layout.management_bridge and bridge not in routed:
+            commands.append(["ip", "addr", "replace", f"{lab.gateway}/{lab.management.prefixlen}", "dev", bridge])
+        if bridge not in seen.links or not seen.links[bridge].up:
+            commands.append(["ip", "link", "set", bridge, "up"])
     return commands
 
 
+def is_whole(lab: LabDefinition, host: LabHost, seen: Seen) -> bool:
+    """Has the machine its namespace and both links, made to the end and still on their bridges? Pure."""
+    layout = lab.layout
+    management = seen.links.get(layout.management_link(host.index), Link())
+    fabric = seen.links.get(layout.fabric_link(host.index), Link())
+    return (
+        layout.unit(host.name) in seen.namespaces
+        and (management.master, management.alias) == (layout.management_bridge, READY)
+        and fabric.master == layout.fabric_bridge
+    )
+
+
 def host_commands(lab: LabDefinition, host: LabHost, seen: Seen) -> list[list[str]]:
-    """What makes one machine's namespace and links; half of them missing means all anew. Pure."""
+    """What makes one machine's namespace and links; what is not whole is made anew. Pure."""
     layout = lab.layout
     space = layout.unit(host.name)
     links = (layout.management_link(host.index), layout.fabric_link(host.index))
-    if space in seen.namespaces and set(links) <= seen.links:
-        return []
     commands = removal_commands(lab, host, seen)
     commands.append(["ip", "netns", "add", space])
     for link, inner, bridge, address, network, mtu in (
@@ -125,6 +148,7 @@ def host_commands(lab: LabDefinition, host: LabHost, seen: Seen) -> list[list[st
         ["ip", "-n", space, "link", "set", "lo", "up"],
         # a metric, so that a second default route (a fault) can win over it
         ["ip", "-n", space, "route", "add", "default", "via", str(lab.gateway), "metric", "100"],
+        ["ip", "link", "set", links[0], "alias", READY],  # last: what lacks it was left half made
     ]
     return commands
 
@@ -148,25 +172,29 @@ def translation(lab: LabDefinition) -> str:
     )
 
 
-def ensure(lab: LabDefinition, seen: Seen, say: Callable[[str], None], runner: Runner = run) -> bool:
-    """Make what is missing; True when something was."""
-    problems = clashes(lab, seen)
-    if problems:
-        raise LabFailed(*problems)
+def ensure(lab: LabDefinition, seen: Seen, say: Callable[[str], None], runner: Runner = run) -> list[str]:
+    """Make what is missing; what was made: names of hosts, `bridges`, `way out`. Hosts named so must boot again."""
+    made = []
     commands = bridge_commands(lab, seen)
+    if commands:
+        made.append("bridges")
     for host in lab.hosts:
-        commands += host_commands(lab, host, seen)
+        if not is_whole(lab, host, seen):
+            commands += host_commands(lab, host, seen)
+            made.append(host.name)
     for command in commands:
         must(runner, command)
-    if lab.layout.prefix not in seen.tables:
+    if ("ip", lab.layout.prefix) not in seen.tables:
         must(runner, ["nft", "-f", "-"], stdin=translation(lab))
-        commands.append(["nft"])
+        made.append("way out")
     if _FORWARD.read_text().strip() == "0":
         _FORWARD_WAS_OFF.parent.mkdir(parents=True, exist_ok=True)
         _FORWARD_WAS_OFF.touch()
         _FORWARD.write_text("1")
         say("network: turned net.ipv4.ip_forward on; destroying the last lab turns it off again")
-    return _open_firewall(lab, runner) or bool(commands)
+    if _open_firewall(lab, runner):
+        made.append("firewall")
+    return made
 
 
 def _firewall_rules(lab: LabDefinition) -> list[list[str]]:
@@ -195,18 +223,19 @@ def remove(lab: LabDefinition, seen: Seen, runner: Runner = run) -> bool:
     """Remove everything with the lab's prefix, also of hosts no longer in the inventory. True if there was any."""
     prefix = lab.layout.prefix
     bridges = {lab.layout.management_bridge, lab.layout.fabric_bridge}
-    links = sorted(link for link in seen.links if link.startswith(prefix) and link not in bridges)
+    links = sorted((link for link in seen.links if link.startswith(prefix)), key=lambda link: link in bridges)
     spaces = sorted(space for space in seen.namespaces if space.startswith(prefix + "-"))
-    for link in [*links, *sorted(bridges & seen.links)]:
+    tables = sorted(table for table in seen.tables if table[1].startswith(prefix))
+    for link in links:
         must(runner, ["ip", "link", "del", link])
     for space in spaces:
         must(runner, ["ip", "netns", "del", space])
-    if prefix in seen.tables:
-        must(runner, ["nft", "delete", "table", "ip", prefix])
+    for family, table in tables:
+        must(runner, ["nft", "delete", "table", family, table])
     for rule in _firewall_rules(lab):
         if prefix in runner(["iptables", "-S", rule[0]]).stdout:
             runner(["iptables", "-D", *rule])
-    return bool(links or spaces or bridges & seen.links or prefix in seen.tables)
+    return bool(links or spaces or tables)
 
 
 def close_forwarding(say: Callable[[str], None]) -> None:
