@@ -87,6 +87,8 @@ class Engine:
             self._conclude()
         except Failure as failure:
             self.failure = failure
+        except OSError as error:
+            self.failure = Failure("space" if error.errno in NO_SPACE else "disk", str(error))
         self.state = "failed" if self.failure else ("complete" if self.ledger.over() else "stopped")
         self._leave()
         self._finished.set()
@@ -281,9 +283,10 @@ class Engine:
             self.journal.close()
 
     def _tell(self) -> None:
-        """Keep status.json fresh."""
+        """Keep status.json fresh; on a full disk the old one stays."""
         while not self._finished.wait(self.limits["status_s"]):
-            self.write_status()
+            with contextlib.suppress(OSError):
+                self.write_status()
 
     def write_status(self) -> None:
         """Write status.json; not durable on purpose, it is rewritten twice a second."""

@@ -18,13 +18,14 @@ from typing import Any, Dict, List
 
 from k3ctl.node import transient
 from k3ctl.node.fetch_run import wrong_job
-from k3ctl.node.stagefolder import Folder, read_json, write_json
+from k3ctl.node.stagefolder import Folder, held_by, read_json, write_json
 from k3ctl.node.stagelog import tail
 from k3ctl.node.stagelook import look
 
 
 def run(payload: Dict[str, Any]) -> Dict[str, Any]:
     """One action; each stage has its own entry in the reply, in the order asked."""
+    os.umask(0o022)  # whoever serves must be able to read what root stages
     action = payload.get("action")
     if action == "inspect":
         return inspect(payload["stages"])
@@ -104,5 +105,6 @@ def status(stages: List[Dict[str, Any]]) -> Dict[str, Any]:
         reply["complete"] = os.path.exists(folder.own("COMPLETE.json"))
         if not runs and not reply["complete"]:
             reply["events"] = tail(folder.own("events.jsonl"), 5)
+            reply["held"] = held_by(folder.own("lock"))
         replies.append(reply)
     return {"stages": replies}

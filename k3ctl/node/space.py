@@ -57,19 +57,16 @@ def preallocate(path: str, size: int) -> Optional[str]:
     """Make the part file `size` bytes long with its blocks reserved; says how: fallocate, or sparse if it must."""
     fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
-        if size == 0 or os.fstat(fd).st_size == size:
+        now = os.fstat(fd)
+        if size == 0 or (now.st_size == size and now.st_blocks * 512 >= size):
             return None
         try:
             os.posix_fallocate(fd, 0, size)
             return "fallocate"
         except OSError as error:
             if error.errno in NO_SPACE:
-                os.close(fd)
-                fd = -1
-                os.unlink(path)
                 raise
             os.ftruncate(fd, size)
             return "sparse"
     finally:
-        if fd >= 0:
-            os.close(fd)
+        os.close(fd)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import sys
@@ -31,10 +32,11 @@ class StageLog:
         line = json.dumps(dict(more, at=now_text(), code=code, text=text), sort_keys=True)
         with self._lock:
             self.recent.append("%s %s" % (now_text()[11:19], text))
-            if os.path.exists(self._path) and os.path.getsize(self._path) > ROTATE_BYTES:
-                os.replace(self._path, self._old)
-            with open(self._path, "a", encoding="utf-8") as file:
-                file.write(line + "\n")
+            with contextlib.suppress(OSError):  # a full disk must not end the work through its log
+                if os.path.exists(self._path) and os.path.getsize(self._path) > ROTATE_BYTES:
+                    os.replace(self._path, self._old)
+                with open(self._path, "a", encoding="utf-8") as file:
+                    file.write(line + "\n")
         sys.stderr.write("%s: %s\n" % (code, text))
 
     def retry(self, text: str, **more: Any) -> None:

@@ -40,7 +40,7 @@ def look(stage: Dict[str, Any]) -> Dict[str, Any]:
     reuse = _reusable(folder.dest, [f for f in files if not f.sealed], stage.get("reuse_roots", []))
     begun = os.path.isdir(folder.root)
     reply["state"] = "changed" if reply["changed"] else ("partial" if begun else "none")
-    return dict(reply, missing=missing - reuse, reuse=reuse, allocate=needed(folder, files, 0) - reuse)
+    return dict(reply, missing=missing - reuse, reuse=reuse, allocate=max(0, needed(folder, files, 0) - reuse))
 
 
 def _files(folder: Folder, manifest: Dict[str, Any]) -> List[FileState]:

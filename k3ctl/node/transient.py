@@ -17,7 +17,6 @@ PROPERTIES = (
     "KillMode=mixed",
     "UMask=0022",
     "LimitNOFILE=65536",
-    "IOSchedulingClass=best-effort",
 )
 SHOWN = ("Id", "LoadState", "ActiveState", "SubState", "Result", "NRestarts", "MainPID")
 

@@ -12,13 +12,14 @@ from typing import Any, Dict
 
 from k3ctl.node import transient
 from k3ctl.node.space import free_bytes
-from k3ctl.node.stagefolder import Folder, read_json, write_json
+from k3ctl.node.stagefolder import Folder, held_by, read_json, write_json
 from k3ctl.node.stagelog import tail
 from k3ctl.node.unpack_run import COMPLETE, in_place, manifest_for, work_folder
 
 
 def run(payload: Dict[str, Any]) -> Dict[str, Any]:
     """One action."""
+    os.umask(0o022)  # whoever serves must be able to run it
     actions = {"inspect": _inspect, "start": _start, "status": _status, "stop": _stop}
     action = actions.get(payload.get("action", ""))
     if action is None:
@@ -70,6 +71,7 @@ def _status(payload: Dict[str, Any]) -> Dict[str, Any]:
     reply["restarts"] = int(fields.get("NRestarts") or 0)
     if not reply["active"] and not reply["complete"]:
         reply["events"] = tail(Folder(work, manifest_for(job)["id"]).own("events.jsonl"), 5)
+        reply["held"] = held_by(os.path.join(work, "lock"))
     return reply
 
 

@@ -54,6 +54,8 @@ def _one(stage: Mapping[str, Any]) -> Snapshot:
         return Snapshot("failed", done, total, "", str(said.get("reason", "")), fetched, retries, evidence)
     if state == "stopped":
         return Snapshot("stopped", done, total, "", "it was stopped", fetched, retries, evidence)
+    if stage.get("held"):
+        return Snapshot("failed", done, total, "", str(stage["held"]), fetched, retries, evidence)
     result, restarts = stage.get("result", "") or "unknown", stage.get("restarts", 0)
     reason = f"its unit {stage['unit']} ended (result {result}, {restarts} restarts) while it said {state or 'nothing'}"
     return Snapshot("failed", done, total, "", reason, fetched, retries, evidence)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import shutil
 import signal
 import subprocess
+import threading
 from pathlib import Path
 
 import pytest
@@ -276,3 +278,53 @@ def test_independent_witness_agrees(tmp_path: Path) -> None:
         assert found.checked_count == len(files)
         assert not found.mismatches
         assert not found.missing_paths
+
+
+def test_write_to_a_full_disk_is_tried_again(tmp_path: Path) -> None:
+    """Blocks are reserved ahead, but not every file system can: a write without room is not the end."""
+    from k3ctl.node.carrier import Carrier, NoSpace
+    from k3ctl.node.engine import Engine
+    from k3ctl.node.stagefolder import Folder
+
+    with bed(tmp_path, {SHARD: noise(10)}) as hub:
+        folder = Folder(str(hub.dest), hub.manifest.id)
+        folder.make()
+        carrier = Carrier(Engine(hub.job(), folder, threading.Event()), 0)
+        full = os.open("/dev/full", os.O_WRONLY)
+        try:
+            with pytest.raises(NoSpace):
+                carrier._write(full, 10, 0)
+        finally:
+            os.close(full)
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_random_faults_end_in_the_truth(tmp_path: Path, seed: int) -> None:
+    """Cuts, resets, flips, refusals and kills in random places: whole at the end, and never called whole before."""
+    chance = random.Random(seed)
+    files = {f"model-{i:05}-of-000006.safetensors": noise(3 * PIECE + i, i) for i in range(1, 7)}
+    kinds = ("cut", "reset", "flip", "expired", "status", "wrong", "delay")
+    with bed(tmp_path, files) as hub:
+        rules = []
+        for number in range(1, 7):
+            for kind in chance.sample(kinds, 3):
+                at = chance.randrange(PIECE)
+                skip, count = chance.randrange(3), chance.randrange(1, 3)
+                if kind != "wrong":
+                    rules.append(
+                        Rule(f"/cdn/*-{number:05}-of*", kind, at=at, skip=skip, count=count, seconds=0.2, status=503)
+                    )
+        hub.faults(*rules)
+        for _ in range(40):
+            agent = hub.start(connections=3)
+            try:
+                agent.wait(chance.uniform(0.3, 1.5))
+            except subprocess.TimeoutExpired:
+                agent.kill()
+            agent.communicate(timeout=30)
+            done = (hub.own / "COMPLETE.json").exists()
+            named = list(hub.dest.glob("*.safetensors"))
+            assert all(p.read_bytes() == files[p.name] for p in named)
+            if done:
+                break
+        assert hub.whole()

@@ -227,7 +227,7 @@ def test_stop_leaves_the_agent_running_and_says_how_to_end_it(tmp_path: Path, un
         assert time.monotonic() - begun < 3
         (problem,) = caught.value.problems
         assert "goes on by itself" in problem.what
-        assert "systemctl stop k3ctl-pod-stage-" in problem.fix
+        assert "systemctl stop 'k3ctl-pod-stage-*.service'" in problem.fix
         hub.faults()
         # The next run joins the agent that still runs, and ends with it.
         second = here(hub)
