@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import ast
 import fcntl
 import importlib.util
+import json
 import multiprocessing
+import re
 import sys
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
+import jinja2
 import pytest
 import yaml
 
@@ -103,6 +107,106 @@ def test_emitted_values_have_the_declared_type(playbook: str) -> None:
         assert type(value) is types[specs[name]["type"]], name
         for item in value if isinstance(value, list) else ():
             assert type(item) is types[specs[name]["elements"]], name
+
+
+def written_in(folder: str) -> dict[str, set[str]]:
+    """Role -> variable names that stand as keys of dictionaries in the sources below k3ctl/<folder>."""
+    found: dict[str, set[str]] = {role: set() for role in ROLES}
+    for path in (ROOT / "k3ctl" / folder).rglob("*.py"):
+        for tree in ast.walk(ast.parse(path.read_text())):
+            keys = (
+                [key.value for key in tree.keys if isinstance(key, ast.Constant)] if isinstance(tree, ast.Dict) else []
+            )
+            for role in ROLES:
+                found[role] |= {key for key in keys if isinstance(key, str) and key.startswith(f"{role}_")}
+    return found
+
+
+@pytest.mark.skipif(not (ROOT / "k3ctl").is_dir(), reason="needs the sources")
+def test_no_other_source_emits_what_no_role_declares() -> None:
+    names: set[str] = set()
+    for folder in ("phases", "provision"):
+        for role, keys in written_in(folder).items():
+            assert keys <= set(options(role)), f"k3ctl/{folder} emits what role {role} does not declare"
+            names |= keys
+    assert {"engine_unit_text", "engine_env_text", "base_hosts"} <= names, "the search found nothing to judge"
+
+
+def rendered(template: str, **values: Any) -> list[str]:
+    """Lines of a template of role `base`, without comments, as Ansible would render it."""
+    environment = jinja2.Environment(trim_blocks=True, undefined=jinja2.StrictUndefined, autoescape=False)  # noqa: S701
+    environment.filters["from_json"] = json.loads
+    environment.filters["combine"] = lambda first, second: {**first, **second}
+    environment.tests["match"] = lambda text, pattern: re.match(pattern, text) is not None
+    source = (ROOT / "roles" / "base" / "templates" / template).read_text()
+    seen = {"nofile": 1048576, "memlock": True, "container": False, **values.pop("probe", {})}
+    everything = {
+        **read("base", "defaults", "main.yml"),
+        **read("base", "vars", "main.yml"),
+        "__base_probe": {"stdout": json.dumps(seen)},
+        **values,
+    }
+    text = environment.from_string(source).render(everything)
+    return [line for line in text.splitlines() if not line.startswith("#")]
+
+
+def test_limits_of_a_real_server() -> None:
+    assert rendered("limits.conf.j2") == [
+        f"{who} {rest}"
+        for who in ("*", "root")
+        for rest in ("- memlock unlimited", "soft nofile 65536", "hard nofile 1048576")
+    ]
+    assert rendered("system.conf.j2") == [
+        "[Manager]",
+        "DefaultLimitMEMLOCK=infinity",
+        "DefaultLimitNOFILE=65536:1048576",
+    ]
+
+
+def test_limits_that_cannot_be_raised_stay_out_since_pam_would_refuse_logins() -> None:
+    small = {"base_memlock_unlimited": False, "probe": {"nofile": 20000, "memlock": False}}
+    assert rendered("limits.conf.j2", **dict(small)) == ["* soft nofile 20000", "root soft nofile 20000"]
+    assert rendered("system.conf.j2", **dict(small)) == ["[Manager]", "DefaultLimitNOFILE=20000:20000"]
+
+
+def test_kernel_values_of_a_server_and_of_a_container() -> None:
+    server = rendered("sysctl.conf.j2", base_reserved_ports=[29400, 8000], base_extra_sysctl={"vm.swappiness": 1})
+    assert "-vm.swappiness = 1" in server
+    assert "-net.core.rmem_max = 67108864" in server
+    assert server[-1] == "-net.ipv4.ip_local_reserved_ports = 8000,29400"
+    container = rendered("sysctl.conf.j2", base_reserved_ports=[8000], probe={"container": True})
+    assert container
+    assert all(line.startswith("-net.ipv4.") for line in container)
+
+
+@pytest.mark.parametrize(
+    ("line", "kept"),
+    [
+        ("127.0.1.1 gpu1", "127.0.1.1"),
+        ("127.0.1.1\tgpu1.example.org gpu1", "127.0.1.1"),
+        ("127.0.0.1 localhost gpu1", "127.0.0.1 localhost"),
+        ("127.0.1.1 gpu1 # by the installer", "127.0.1.1 # by the installer"),
+        ("::1 localhost gpu1 ip6-localhost", "::1 localhost ip6-localhost"),
+        ("127.0.1.1 gpu10 gpu1-ib", None),
+        ("127.0.0.1 localhost # gpu1", None),
+        ("# 127.0.1.1 gpu1", None),
+        ("10.0.0.1 gpu1", None),
+    ],
+)
+def test_own_names_leave_loopback_lines_and_only_those(line: str, kept: str | None) -> None:
+    names = ["gpu1.example.org", "gpu1"]
+    values = read("base", "vars", "main.yml")
+    keep, take = (task["ansible.builtin.replace"] for task in read("base", "tasks", "hosts.yml")[:2])
+    alternatives = f"(?:{'|'.join(map(re.escape, names))})"
+    mark = keep["regexp"].replace("{{ __base_loopback_names }}", values["__base_loopback_names"])
+    mark = mark.replace("{{ __base_own_names_regexp }}", alternatives)
+    text = f"127.0.0.1 first\n{line}\n"
+    assert bool(re.search(mark, text, re.MULTILINE)) is (kept is not None)
+    for name in names:
+        pattern = take["regexp"].replace("{{ __base_loopback_names }}", values["__base_loopback_names"])
+        pattern = pattern.replace("{{ item | regex_escape }}", re.escape(name))
+        text = re.sub(pattern, take["replace"], text, flags=re.MULTILINE)
+    assert text == f"127.0.0.1 first\n{line if kept is None else kept}\n"
 
 
 def test_ports_are_emitted_once_and_in_order() -> None:
