@@ -28,7 +28,7 @@ class KeyScan:
         self, cluster: Cluster, state_dir: Path, *, connect_timeout_s: float = 10.0, home: Path | None = None
     ) -> None:
         home = home or Path.home()
-        config = user_config(home / ".ssh" / "config")
+        config = user_config(home / ".ssh" / "config", lambda _: None)
         self._hosts = KnownHosts.of(state_dir)
         self._dial = Dial(Trust(self._hosts, cluster.inventory.path), home, connect_timeout_s)
         self._pool = Pool(self._dial, lambda _: None)

@@ -57,7 +57,7 @@ class FabricRemote:
         home: Path | None = None,
     ) -> None:
         home = home or Path.home()
-        config = user_config(home / ".ssh" / "config")
+        config = user_config(home / ".ssh" / "config", say)
         self._targets: dict[str, SshTarget] = {node.name: node.ssh for node in cluster.inventory.nodes}
         self.routes: dict[str, Route] = {name: route(target, config) for name, target in self._targets.items()}
         trust = Trust(KnownHosts.of(state_dir), cluster.inventory.path)

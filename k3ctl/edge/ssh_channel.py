@@ -13,7 +13,7 @@ from paramiko import Channel
 from paramiko.ssh_exception import SSHException
 
 from k3ctl.edge import ssh_errors
-from k3ctl.edge.ssh_command import BEGIN
+from k3ctl.edge.ssh_command import BEAT, BEAT_S, BEGIN
 from k3ctl.errors import Unreachable
 from k3ctl.protocols import Stop
 
@@ -80,8 +80,7 @@ class Talk:
         try:
             self._exec(text)
             drain = self._drain_stderr()
-            self._feed(stdin, close=False)
-            self._read_lines(lines, stop)
+            self._read_lines(lines, stop, self._feed(stdin, close=False))
             drain.join(STOP_GRACE_S)
             lines.end()
             return self._ended(lines.head)
@@ -95,7 +94,7 @@ class Talk:
             if not self._cut:
                 raise Unreachable(ssh_errors.no_session(str(error) or type(error).__name__)) from error
 
-    def _read_lines(self, lines: Lines, stop: Stop) -> None:
+    def _read_lines(self, lines: Lines, stop: Stop, feeder: threading.Thread) -> None:
         # A reader of its own and no channel timeout: paramiko's holds for stdin and stderr of the channel as well.
         chunks: queue.SimpleQueue[bytes] = queue.SimpleQueue()
 
@@ -106,7 +105,11 @@ class Talk:
 
         _started(read, "ssh-stdout")
         asked_at = 0.0
+        beat_at = time.monotonic()
         while True:
+            if not asked_at and not feeder.is_alive() and time.monotonic() - beat_at > BEAT_S:
+                beat_at = time.monotonic()
+                self._feed(BEAT, close=False)
             if not asked_at and stop.is_set():
                 asked_at = time.monotonic()
                 self.channel.shutdown_write()

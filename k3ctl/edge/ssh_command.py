@@ -14,6 +14,10 @@ from k3ctl.secret import Secret
 # without it the command never ran.
 BEGIN = b"k3ctl:begin\n"
 KILL_AFTER_S = 5
+# While a command streams, the controller sends a byte every BEAT_S; the host ends the command after SILENCE_S without.
+BEAT = b"."
+BEAT_S = 15.0
+SILENCE_S = 60.0
 TIMED_OUT = 124
 KILLED = 137
 # Characters that csh or fish treat specially even between single quotes.
@@ -54,16 +58,16 @@ def run_text(command: Command, sudo: Sudo) -> str:
     return _wrapped(f"echo k3ctl:begin; {bounded(command)}; exit $?", sudo)
 
 
-def stream_text(command: Command, sudo: Sudo) -> str:
-    """Run until done or until stdin ends: then the command is ended too, whatever happened to the controller.
+def stream_text(command: Command, sudo: Sudo, silence_s: float = SILENCE_S) -> str:
+    """Run until done, or until stdin ends or is silent: then the command is ended, whatever became of the controller.
 
-    stdin is the command's own input, whose length is in the text, and then stays open.
+    stdin is the command's own input, whose length is in the text, and then stays open: BEAT comes now and then.
     """
     count = len(stdin_of(command))
     script = (
         f"echo k3ctl:begin; d=$(head -c {count} | base64 -w0); exec 3<&0; "
         f'printf %s "$d" | base64 -d | {bounded(command)} & p=$!; d=; '
-        "{ cat <&3 >/dev/null 2>&1; kill $p 2>/dev/null; } >/dev/null 2>&1 & w=$!; "
+        f'{{ while [ -n "$(timeout {silence_s:g} head -c 1 <&3)" ]; do :; done; kill $p; }} >/dev/null 2>&1 & w=$!; '
         # GNU timeout exits without its child when a signal comes right between its fork and its return from it (seen
         # on a busy machine). Its process group has its number, so what is left of the command is still found.
         "wait $p; s=$?; kill -s TERM -- -$p 2>/dev/null && sleep 0.5; kill -s KILL -- -$p 2>/dev/null; "

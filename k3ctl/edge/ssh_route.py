@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import getpass
 import shlex
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from paramiko import SSHConfig
+from paramiko.ssh_exception import SSHException
 
 from k3ctl.edge.known_hosts import SSH_PORT
 from k3ctl.errors import ConfigError, Problem
@@ -41,14 +42,19 @@ class Route:
     proxy_command: str = ""
 
 
-def user_config(path: Path | None = None) -> SSHConfig:
-    """The user's ssh config, because Ansible's ssh obeys it too; empty when there is none."""
-    file = path or Path.home() / ".ssh" / "config"
+def user_config(file: Path, say: Callable[[str], None]) -> SSHConfig:
+    """The user's ssh config, because Ansible's ssh obeys it too; empty when there is none.
+
+    One that paramiko cannot read is left out, which is said: most clusters do not need it.
+    """
     try:
         text = file.read_text(encoding="utf-8")
+        return SSHConfig.from_text(text)
     except (FileNotFoundError, NotADirectoryError):
         return SSHConfig()
-    return SSHConfig.from_text(text)
+    except (OSError, ValueError, SSHException) as error:
+        say(f"{file} is left out, since it cannot be read: {error}")
+        return SSHConfig()
 
 
 def route(target: SshTarget, config: SSHConfig, local_user: str = "") -> Route:
