@@ -85,8 +85,9 @@ def _text(running: list[Mapping[str, Any]]) -> str:
     """Rate, time left, files proven, retries, and what is waited for."""
     speed = sum(float(s.get("rate") or 0) for s in running)
     left = sum(int(s.get("total", 0)) - int(s.get("done", 0)) for s in running)
+    silent = min((float(s.get("silent_s", 0)) for s in running), default=0.0)
     words = []
-    if speed > 0:
+    if speed > 0 and silent <= SILENT_S:  # a time left that follows from what no longer flows would be a lie
         words.append(rate(speed))
         if left > 0:
             words.append(f"ETA {duration(left / speed)}")
@@ -96,8 +97,8 @@ def _text(running: list[Mapping[str, Any]]) -> str:
     retries = sum(int(s.get("retries", 0)) for s in running)
     if retries:
         words.append(f"retries {retries}")
-    silent = min((float(s.get("silent_s", 0)) for s in running), default=0.0)
     if silent > SILENT_S and left > 0:
         words.append(f"no byte for {duration(silent)}")
+        words += [f"last: {s['recent'][-1]}" for s in running[:1] if s.get("recent")]
     words += [str(s["note"]) for s in running if s.get("note")]
     return ", ".join(words)
