@@ -218,3 +218,13 @@ def test_redirect_loop_ends(tmp_path: Path) -> None:
         assert hub.run() == 5
         assert "more than 5 redirects" in hub.status()["reason"]
         assert len(hub.served()) <= 12
+
+
+def test_every_connection_dies_early(tmp_path: Path) -> None:
+    """No retry budget is tied to a block size: each connection brings something, so the work comes to its end."""
+    with bed(tmp_path, {SHARD: noise(6 * PIECE)}) as hub:
+        hub.faults(Rule("/cdn/*", "cut", at=PIECE // 3, count=0))
+        assert hub.run() == 0, hub.extra["stderr"]
+        assert hub.whole()
+        assert hub.status()["fetched"] == hub.manifest.total
+        assert hub.status()["retries"] >= 12
