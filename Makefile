@@ -39,7 +39,7 @@ format: $(VENV)/.ready ## rewrite in house style
 	@$(BIN)/ruff check -q --fix . ; $(BIN)/ruff format .
 
 schema: $(VENV)/.ready ## regenerate docs/schema/
-	@$(BIN)/python -m k3ctl.cluster_schema
+	@$(BIN)/python -m k3ctl.schemas
 
 lock: ## renew requirements.lock from pyproject.toml (needs uv)
 	@uv pip compile -q pyproject.toml --extra dev --python-version 3.11 --no-header --no-annotate -o requirements.lock

@@ -78,6 +78,16 @@ class Weights(_Strict):
     )
 
 
+class ModelFacts(_Strict):
+    """What the model's profile has as unknown. What the profile knows cannot be changed here: two values conflict."""
+
+    bytes: Annotated[int, Field(ge=1)] | None = None
+    shards: Annotated[int, Field(ge=1)] | None = None
+    heads: Annotated[int, Field(ge=1)] | None = None
+    max_model_len: Annotated[int, Field(ge=16)] | None = None
+    architecture: str | None = Field(default=None, description="name of the model profile whose architecture it has")
+
+
 class Paths(_Strict):
     """Folders on every node."""
 
@@ -131,6 +141,7 @@ class ClusterSpec(_Strict):
     launcher: Literal["torchrun"] = "torchrun"
     strategy: Strategy = Strategy()
     weights: Weights = Weights()
+    model_facts: ModelFacts = ModelFacts()
     paths: Paths = Paths()
     fabric: Fabric = Fabric()
     endpoint: Endpoint = Endpoint()

@@ -35,6 +35,9 @@ class Architecture:
     residual_block: int  # layers per attention-residual block
     vision_bytes: int
     draft_layers: int = 0  # dense MLA layers of the draft that share the target's cache
+    attention_bits: float = 16.0  # per weight of KDA and MLA projections, scales included
+    mlp_bits: float = 16.0  # of shared experts and dense layers
+    latent_bits: float = 16.0  # of the projections into and out of the routed experts' width
 
     def mla_in(self, first: int, last: int) -> int:
         """MLA layers among layers first..last (counted from 1, both included)."""

@@ -49,7 +49,7 @@ def worst(stages: tuple[StageWeights, ...]) -> StageWeights:
 def checkpoint(arch: Architecture) -> float:
     """Bytes of the whole checkpoint by the same formulas, without what loading keeps twice."""
     one = per_gpu(arch, Layout(tp=1))[0].total
-    return one - _mla_kv_b(arch, 1) * len(arch.mla_layers) - _kda_conv(arch, 1) * arch.kda_layers
+    return one - BF16 * _mla_kv_b(arch) * len(arch.mla_layers) - _kda_conv(arch, 1) * arch.kda_layers
 
 
 def _stage(
@@ -66,9 +66,9 @@ def _stage(
         "routed experts": moe * routed_experts(arch, layout, moe_floor=moe_floor),
         "KDA": (count - mla) * _kda(arch, layout.tp),
         "MLA": mla * _mla(arch, layout.tp),
-        "router and latent projections": moe * BF16 * (arch.experts + 2 * arch.latent) * arch.hidden,
-        "shared experts": moe * BF16 * 3 * arch.hidden * arch.shared_width / spread,
-        "dense layers": dense * BF16 * 3 * arch.hidden * arch.dense_width / spread,
+        "router and latent projections": moe * _router_and_latent(arch),
+        "shared experts": moe * arch.mlp_bits / 8 * 3 * arch.hidden * arch.shared_width / spread,
+        "dense layers": dense * arch.mlp_bits / 8 * 3 * arch.hidden * arch.dense_width / spread,
         "embedding": embedding if first == 1 or (drafting and last == arch.layers) else 0.0,
         "output head": embedding if last == arch.layers else 0.0,
         "vision": 0.0 if text_only else float(arch.vision_bytes),
@@ -88,12 +88,17 @@ def routed_experts(arch: Architecture, layout: Layout, *, moe_floor: int = MOE_F
     return experts * 3 * width * arch.latent * arch.expert_bits / 8
 
 
+def _router_and_latent(arch: Architecture) -> float:
+    """One layer's router (bf16 in every checkpoint) and the projections around its routed experts."""
+    return (BF16 * arch.experts + arch.latent_bits / 8 * 2 * arch.latent) * arch.hidden
+
+
 def _kda(arch: Architecture, tp: int) -> float:
     """One KDA layer: fused projections (q, k, v, gates; one low-rank part replicated), output, convolution twice."""
     inner = arch.heads * arch.kda_head
     fused = up_to((4 * inner + arch.heads) / tp + arch.kda_gate_rank, 16)
     linear = arch.hidden * fused + arch.kda_gate_rank * inner / tp + inner / tp * arch.hidden
-    return BF16 * linear + 2 * _kda_conv(arch, tp)
+    return arch.attention_bits / 8 * linear + 2 * _kda_conv(arch, tp)
 
 
 def _kda_conv(arch: Architecture, tp: int) -> float:
@@ -101,12 +106,14 @@ def _kda_conv(arch: Architecture, tp: int) -> float:
 
 
 def _mla(arch: Architecture, tp: int) -> float:
-    """One MLA layer: low-rank inputs replicated, gate, q_b, kv_b (kept twice) and output sharded."""
+    """One MLA layer: low-rank inputs replicated, gate, q_b, kv_b and output sharded; kv_b again as a bf16 copy."""
     inner = arch.heads * arch.mla_value
     replicated = (arch.mla_q_rank + arch.mla_kv_rank + arch.mla_rope) * arch.hidden
     q_b = arch.heads * (arch.mla_nope + arch.mla_rope) * arch.mla_q_rank
-    return BF16 * (replicated + (2 * inner * arch.hidden + q_b) / tp) + 2 * _mla_kv_b(arch, tp)
+    stored = replicated + (2 * inner * arch.hidden + q_b + _mla_kv_b(arch)) / tp
+    return arch.attention_bits / 8 * stored + BF16 * _mla_kv_b(arch) / tp
 
 
-def _mla_kv_b(arch: Architecture, tp: int) -> float:
-    return BF16 * arch.heads * (arch.mla_nope + arch.mla_value) * arch.mla_kv_rank / tp
+def _mla_kv_b(arch: Architecture) -> int:
+    """Weights of the projection that loading keeps a second time, absorbed into the attention."""
+    return arch.heads * (arch.mla_nope + arch.mla_value) * arch.mla_kv_rank

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
-import yaml
 from pydantic import BaseModel, ValidationError
 
 from k3ctl.errors import ConfigError, Problem
+from k3ctl.nearest import nearest
 from k3ctl.profiles.types import Engine, Gpu, Model, Platform, Profiles
+from k3ctl.yaml_source import YamlSource, decode, dotted, parse
 
 PACKAGED = Path(__file__).parent
+KINDS: Mapping[str, type[BaseModel]] = {"gpus": Gpu, "platforms": Platform, "models": Model, "engines": Engine}
 T = TypeVar("T", bound=BaseModel)
 
 
@@ -24,6 +27,8 @@ def load(root: Path = PACKAGED) -> Profiles:
         models=_kind(root / "models", Model, problems),
         engines=_kind(root / "engines", Engine, problems),
     )
+    if not problems:
+        problems += _without_gpu(profiles, root / "platforms")
     if problems:
         raise ConfigError(*problems)
     return profiles
@@ -33,28 +38,60 @@ def _kind(folder: Path, kind: type[T], problems: list[Problem]) -> dict[str, T]:
     """Every file of one folder; the file's name must be the profile's name."""
     found: dict[str, T] = {}
     for file in sorted(folder.glob("*.yml")):
+        source = _source(file, problems)
+        if source is None:
+            continue
         try:
-            profile = kind.model_validate(yaml.safe_load(file.read_text(encoding="utf-8")))
-        except yaml.YAMLError as error:
-            problems.append(Problem(what=f"not YAML: {error}", file=str(file), fix="correct the file"))
+            profile = kind.model_validate(source.value)
         except ValidationError as error:
-            problems.extend(
-                Problem(
-                    what=item["msg"],
-                    file=str(file),
-                    key=".".join(str(part) for part in item["loc"]),
-                    found=repr(item.get("input"))[:120],
-                    fix="see docs/reference/profiles.md",
-                )
-                for item in error.errors()
-            )
-        else:
-            name = str(getattr(profile, "name", ""))
-            if name != file.stem:
-                problems.append(
-                    Problem(
-                        what="file and profile are named differently", file=str(file), found=name, expected=file.stem
-                    )
-                )
-            found[file.stem] = profile
+            problems.extend(_refused(item, source) for item in error.errors())
+            continue
+        name = str(getattr(profile, "name", ""))
+        if name != file.stem:
+            what = "file and profile are named differently"
+            place = source.line(("name",))
+            problems.append(Problem(what=what, file=str(file), line=place, found=name, expected=file.stem))
+        found[file.stem] = profile
     return found
+
+
+def _source(file: Path, problems: list[Problem]) -> YamlSource | None:
+    """The file parsed; None when it could not be, or when it has a key twice."""
+    text, wrong = decode(file.read_bytes(), str(file))
+    source, more = parse(text, str(file)) if not wrong else (None, ())
+    found = [*wrong, *more]
+    problems += found
+    return None if found else source
+
+
+def _refused(item: Any, source: YamlSource) -> Problem:
+    """One of pydantic's errors, at the line of the deepest part of it that the file has."""
+    at = path = tuple(item["loc"])
+    while at and at not in source.values:
+        at = at[:-1]
+    return Problem(
+        what=item["msg"],
+        file=source.file,
+        line=source.line(at),
+        key=dotted(path),
+        found=repr(item.get("input"))[:120],
+        fix="see docs/reference/profiles.md",
+    )
+
+
+def _without_gpu(profiles: Profiles, folder: Path) -> list[Problem]:
+    """Platforms whose GPU has no profile."""
+    return [
+        Problem(
+            what="no GPU profile of that name",
+            file=str(folder / f"{platform.name}.yml"),
+            key="gpu",
+            found=platform.gpu,
+            expected="one of " + ", ".join(sorted(profiles.gpus)),
+            fix=f"did you mean `{near}`?"
+            if (near := nearest(platform.gpu, profiles.gpus))
+            else "add its file to gpus/",
+        )
+        for platform in profiles.platforms.values()
+        if platform.gpu not in profiles.gpus
+    ]

@@ -53,8 +53,14 @@ class GpuLinks(Strict):
     per_direction: Amount
 
 
+Format = Literal["mxfp4", "nvfp4", "fp8", "bf16"]
+
+
 class Gpu(Strict):
-    """One GPU type. `reported_names` are what drivers call it; memory is what the driver reports, in bytes."""
+    """One GPU type. `reported_names` are what drivers call it; memory is what the driver reports, in bytes.
+
+    `formats` are native; `weight_only` ones stay packed in memory and are computed in bf16 (W4A16, slower).
+    """
 
     name: Name
     title: str
@@ -63,7 +69,8 @@ class Gpu(Strict):
     pci_ids: Texts = ()
     compute: Annotated[str, Field(description="compute capability such as 9.0, or gfx950")]
     memory_bytes: Amount
-    formats: Annotated[tuple[Literal["mxfp4", "nvfp4", "fp8", "bf16"], ...], Field(strict=False)] = ()
+    formats: Annotated[tuple[Format, ...], Field(strict=False)] = ()
+    weight_only: Annotated[tuple[Format, ...], Field(strict=False)] = ()
     links: GpuLinks | None = None
     power_watts: Amount | None = None
     refused: Annotated[str, Field(description="why this GPU cannot serve any model here; empty when it can")] = ""
@@ -123,7 +130,8 @@ class Platform(Strict):
 class Draft(Strict):
     """A draft model for speculative decoding, and the engine families it was made for.
 
-    `always` drafts are staged with the model whether or not the layout speculates.
+    `always` drafts are staged with the model whether or not the layout speculates. `tokens` is the number to draft.
+    The layers of an `mla` draft share the target's KV cache groups; those of a `gqa` draft have a cache of their own.
     """
 
     name: Name
@@ -131,6 +139,7 @@ class Draft(Strict):
     revision: Commit | Unknown
     bytes: Amount
     layers: Annotated[int, Field(ge=0)]
+    attention: Literal["mla", "gqa"] = "gqa"
     tokens: Annotated[int, Field(ge=0)]
     families: Texts
     always: bool = False
@@ -138,7 +147,10 @@ class Draft(Strict):
 
 
 class ArchitectureData(Strict):
-    """The fields of memory.architecture.Architecture, with one source for all of them."""
+    """The fields of memory.architecture.Architecture, with one source for all of them.
+
+    `..._bits` are bits per weight, scales included.
+    """
 
     source: Source
     layers: int
@@ -163,10 +175,16 @@ class ArchitectureData(Strict):
     vocab: int
     residual_block: int
     vision_bytes: int
+    attention_bits: float = 16.0
+    mlp_bits: float = 16.0
+    latent_bits: float = 16.0
 
 
 class Model(Strict):
-    """One model repository. `revisions` are all commits that are known, with who used them; `revision` is the pin."""
+    """One model repository. `revisions` are all commits that are known, with who used them; `revision` is the pin.
+
+    `bytes` is the whole repository as staged, `shard_bytes` its weight files alone.
+    """
 
     name: Name
     title: str
@@ -174,8 +192,9 @@ class Model(Strict):
     revision: Commit | Unknown
     revisions: dict[Commit, str] = Field(default_factory=dict)
     served_name: str
-    format: Literal["mxfp4", "nvfp4", "fp8", "bf16"]
+    format: Format
     bytes: Amount | Unknown
+    shard_bytes: Amount | None = None
     shards: Amount | Unknown
     heads: Amount | Unknown
     max_model_len: Amount | Unknown

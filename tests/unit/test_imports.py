@@ -15,7 +15,7 @@ DATA = {
     "inventory",
     "cluster",
     "cluster_text",
-    "cluster_schema",
+    "schemas",
     "plan",
     "planner",
     "memory",
