@@ -38,7 +38,10 @@ class Bundle:
     install_path: str
 
 
-def ensure(cache: Path, base_root: Path, say: Callable[[str], None]) -> Bundle:
+Builder = Callable[[Path, Path, Recipe, Path, Callable[[str], None]], Path]
+
+
+def ensure(cache: Path, base_root: Path, say: Callable[[str], None], builder: Builder = build) -> Bundle:
     """The archive for a base system, built if need be (minutes). Raises LabFailed with the end of the build's log.
 
     A build that was killed leaves a folder `building-*` in the cache, removed by the next one, and pip's downloads,
@@ -49,7 +52,7 @@ def ensure(cache: Path, base_root: Path, say: Callable[[str], None]) -> Bundle:
     if bundle is None:
         folder.mkdir(parents=True, exist_ok=True)
         with locked(cache / "locks" / "runtime.lock", say, "the serving environment is being built", wait_s=_WAIT_S):
-            bundle = _find(folder, recipe) or _make(folder, base_root, recipe, say)
+            bundle = _find(folder, recipe) or _make(folder, base_root, recipe, say, builder)
     text = json.dumps(asdict(bundle), indent=1, sort_keys=True) + "\n"
     current = folder / f"{recipe.name}.json"
     if not current.is_file() or current.read_text() != text:
@@ -76,13 +79,13 @@ def _find(folder: Path, recipe: Recipe) -> Bundle | None:
     return bundle if whole else None
 
 
-def _make(folder: Path, base_root: Path, recipe: Recipe, say: Callable[[str], None]) -> Bundle:
+def _make(folder: Path, base_root: Path, recipe: Recipe, say: Callable[[str], None], builder: Builder) -> Bundle:
     for left in folder.glob("building-*"):
         shutil.rmtree(left)
     scratch = folder / f"building-{os.getpid()}"
     say(f"serving environment {recipe.name}: building it once (2 to 10 minutes, most of it downloads)")
     try:
-        made = build(scratch, base_root, recipe, folder / "pip-cache", say)
+        made = builder(scratch, base_root, recipe, folder / "pip-cache", say)
         say("serving environment: packing")
         target = folder / recipe.archive
         packed = pack(made, scratch / "archive")
