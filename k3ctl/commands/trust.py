@@ -24,7 +24,10 @@ def trust(inventory: str, replaced: tuple[str, ...], out: Output, *, yes: bool) 
         return sys.stdin.readline().strip().lower() in ("y", "yes")
 
     keys = KeyScan(cluster, cluster_dir(cluster.name))
-    trusted = run(keys, ask=ask, say=out.line, yes=yes, replaced=replaced)
+    try:
+        trusted = run(keys, ask=ask, say=out.line, yes=yes, replaced=replaced)
+    finally:
+        keys.close()
     if out.form == "json":
         out.json({"added": [asdict(v) for v in trusted.added], "same": [asdict(v) for v in trusted.same]})
     else:

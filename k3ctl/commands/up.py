@@ -116,7 +116,7 @@ def _summary(ran: Ran, options: Options, out: Output, command: str) -> None:
             table.add_row(name, word, duration(outcome.seconds), outcome.said)
     out.table(table)
     if "smoke" in outcomes:
-        _endpoint(ran.session, outcomes["smoke"].value, out)
+        _endpoint(ran.session, outcomes["smoke"].value, options.inventory, out)
 
 
 def _planned(outcomes: Mapping[str, Outcome], out: Output) -> None:
@@ -135,7 +135,7 @@ def _planned(outcomes: Mapping[str, Outcome], out: Output) -> None:
     out.text(f"dry run: {total} changes; nothing was changed")
 
 
-def _endpoint(session: Session, smoke: object, out: Output) -> None:
+def _endpoint(session: Session, smoke: object, inventory: str, out: Output) -> None:
     """Where to ask, and how."""
     plan = session.plan
     key = session.state_dir / "secrets" / "api_key"
@@ -148,5 +148,4 @@ def _endpoint(session: Session, smoke: object, out: Output) -> None:
     if isinstance(smoke, SmokeResult) and smoke.answer:
         facts.add_row("answer", smoke.answer.strip())
     out.table(facts)
-    inventory = session.cluster.inventory.path
     out.line(f"next: k3ctl status {inventory}   k3ctl logs -f {inventory}   k3ctl down {inventory}", "dim")
