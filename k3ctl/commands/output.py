@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterable
 from typing import Any
 
+from rich import box
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -38,6 +39,11 @@ class Output:
         """One JSON document on stdout."""
         sys.stdout.write(json.dumps(value, indent=2, sort_keys=True, default=str) + "\n")
         sys.stdout.flush()
+
+    @staticmethod
+    def grid(*columns: str, title: str = "") -> Table:
+        """A table in the house's form: no frame, a rule under the head."""
+        return Table(*columns, title=title or None, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
 
     def table(self, table: Table) -> None:
         """A table on stdout."""

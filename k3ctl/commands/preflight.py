@@ -35,7 +35,7 @@ def preflight(options: Options, out: Output) -> int:
 
 def _table(report: PreflightReport) -> Table:
     """One row per check; nodes with the same finding share it. Worst first."""
-    table = Table("", "check", "nodes", "found", "fix", title_justify="left")
+    table = Output.grid("", "check", "nodes", "found", "fix")
     rows: dict[tuple[str, str, str, str], list[Finding]] = {}
     for finding in report.findings:
         rows.setdefault((finding.severity, finding.check, finding.found, finding.fix), []).append(finding)

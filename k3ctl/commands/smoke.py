@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from dataclasses import asdict
 
-from rich.table import Table
-
 from k3ctl.commands.output import Output
 from k3ctl.commands.run_phases import run_phases
 from k3ctl.phases import lists
@@ -23,7 +21,7 @@ def smoke(inventory: str, out: Output) -> int:
     if out.form == "json":
         out.json(asdict(value))
         return ran.code
-    table = Table("check", "found", "time")
+    table = out.grid("check", "found", "time")
     for check in value.checks:
         table.add_row(check.name, check.found, duration(check.seconds))
     out.table(table)

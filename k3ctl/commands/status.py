@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from rich.table import Table
 from rich.text import Text
 
 from k3ctl.commands.output import Output
@@ -43,7 +42,7 @@ def status(inventory: str, out: Output) -> int:
         out.json(as_json(seen))
         return int(seen.exit_code)
     out.data.print(Text(headline(seen), COLOURS[seen.verdict]), soft_wrap=True)
-    rows = Table(*table.COLUMNS)
+    rows = out.grid(*table.COLUMNS)
     for row in table.rows(seen):
         rows.add_row(*row)
     out.table(rows)

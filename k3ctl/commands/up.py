@@ -11,6 +11,7 @@ from rich.table import Table
 from k3ctl.commands.output import Output
 from k3ctl.commands.run_phases import Ran, phase_record, run_phases
 from k3ctl.commands.session import Session
+from k3ctl.edge.program import program
 from k3ctl.errors import ExitCode
 from k3ctl.phases import lists
 from k3ctl.phases.base import Options, Outcome
@@ -148,4 +149,5 @@ def _endpoint(session: Session, smoke: object, inventory: str, out: Output) -> N
     if isinstance(smoke, SmokeResult) and smoke.answer:
         facts.add_row("answer", smoke.answer.strip())
     out.table(facts)
-    out.line(f"next: k3ctl status {inventory}   k3ctl logs -f {inventory}   k3ctl down {inventory}", "dim")
+    shown = program()
+    out.line(f"next: {shown} status {inventory}   {shown} logs -f {inventory}   {shown} down {inventory}", "dim")

@@ -9,7 +9,7 @@ import importlib
 import json
 import sys
 
-VERBS = ("probe", "reach", "fetch", "fetch-run", "unpack", "unpack-run", "verify")
+VERBS: tuple[str, ...] = ("probe", "reach", "fetch", "fetch-run", "unpack", "unpack-run", "verify")
 VERBS += ("status", "start", "gang", "rank", "burnin", "stop", "logs", "lock")
 
 
