@@ -14,9 +14,9 @@ help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
 
 demo: $(VENV)/.ready ## create the lab (two hosts), take it to a served model, ask it something
-	@$(BIN)/python -m k3ctl.lab.demo $(LAB)
+	@PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m k3ctl.lab.demo $(LAB)
 
-test: $(VENV)/.ready ## everything: lint, types, unit, lab, Molecule, end to end (needs root for the lab)
+test: packages $(VENV)/.ready ## everything: lint, types, unit, lab, Molecule, end to end (needs root for the lab)
 	@$(MAKE) --no-print-directory check
 	@$(SUDO) env "PATH=$(CURDIR)/$(BIN):$$PATH" CI=$(CI) $(PYTEST) tests/lab -v --durations=15 -p no:cacheprovider
 
@@ -27,7 +27,7 @@ lint: $(VENV)/.ready ## ruff, yamllint, ansible-lint, shellcheck
 	@$(BIN)/ruff format --check -q .
 	@$(BIN)/yamllint -s .
 	@PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/ansible-lint -q --offline
-	@if command -v shellcheck >/dev/null; then shellcheck .ci/run; fi
+	@if command -v shellcheck >/dev/null; then shellcheck .ci/run .ci/packages $$(git ls-files '*.sh'); fi
 
 types: $(VENV)/.ready ## mypy, strict
 	@$(BIN)/mypy
@@ -44,6 +44,9 @@ schema: $(VENV)/.ready ## regenerate docs/schema/
 lock: ## renew requirements.lock from pyproject.toml (needs uv)
 	@uv pip compile -q pyproject.toml --extra dev --python-version 3.11 --no-header --no-annotate -o requirements.lock
 
+packages: ## install the Debian packages that the tests need (root)
+	@$(SUDO) .ci/packages
+
 setup: $(VENV)/.ready ## make the virtual environment only
 
 $(VENV)/.ready: requirements.lock pyproject.toml
@@ -59,4 +62,4 @@ $(VENV)/.ready: requirements.lock pyproject.toml
 clean: ## remove the virtual environment and tool caches (not the lab: k3ctl lab destroy)
 	@rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .ansible build dist
 
-.PHONY: help demo test check lint types unit format schema lock setup clean
+.PHONY: help demo test check lint types unit format schema lock packages setup clean
