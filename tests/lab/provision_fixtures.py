@@ -19,7 +19,7 @@ from k3ctl.edge.clock import SystemClock
 from k3ctl.edge.known_hosts import FILE, KnownHosts
 from k3ctl.edge.ssh import FabricRemote
 from k3ctl.edge.store import FileStore
-from k3ctl.events import Event, PhaseReporter
+from k3ctl.events import PhaseReporter, Sink
 from k3ctl.lab import create, definition, destroy, trust
 from k3ctl.phases.base import Assessment, Options, Outcome, Work
 from k3ctl.phases.provision import Provision
@@ -52,19 +52,19 @@ class Bench:
     def ansible(self) -> AnsibleRunner:
         return AnsibleRunner(self.cluster, self.state / FILE, self.state, {**os.environ, "HF_TOKEN": "leak"})
 
-    def work(self, *, stop: StopFlag | None = None, events: list[Event] | None = None, **options: Any) -> Work:
+    def work(self, *, stop: StopFlag | None = None, sink: Sink | None = None, **options: Any) -> Work:
         """A Work that only lacks what provisioning may not use."""
         nothing: Any = None
         world = World(self.remote, nothing, self.ansible, nothing, nothing, SystemClock(), FileStore(self.state))
-        report = PhaseReporter("provision", (events if events is not None else []).append)
+        report = PhaseReporter("provision", sink or (lambda _event: None))
         options_ = Options(str(self.folder), **options)
         return Work(self.cluster, self.plan, self.nodes, options_, world, {}, report, stop or StopFlag())
 
     def assess(self, **options: Any) -> Assessment:
         return Provision().assess(self.work(**options))
 
-    def provision(self, *, stop: StopFlag | None = None, **options: Any) -> Outcome:
-        work = self.work(stop=stop, **options)
+    def provision(self, *, stop: StopFlag | None = None, sink: Sink | None = None, **options: Any) -> Outcome:
+        work = self.work(stop=stop, sink=sink, **options)
         return Provision().apply(work, Provision().assess(work))
 
     def root(self, node: str, *argv: str) -> CommandResult:

@@ -14,6 +14,7 @@ import pytest
 
 from k3ctl.edge.known_hosts import KnownHosts
 from k3ctl.errors import ConfigError, Interrupted, PhaseFailed, Unreachable
+from k3ctl.events import Event, Progress
 from k3ctl.protocols import PlayEvent
 from k3ctl.provision.variables import down_variables
 from k3ctl.secret import Secret
@@ -94,14 +95,16 @@ def test_asked_for_again_every_task_finds_its_result(bench: Bench) -> None:
 
 
 def test_stop_ends_the_play_and_all_its_processes(bench: Bench) -> None:
-    stop = StopFlag()
-    began = time.monotonic()
-    timer = threading.Timer(3.0, stop.set)
-    timer.start()
+    stop, asked = StopFlag(), []
+
+    def on_first_task(event: Event) -> None:
+        if isinstance(event, Progress) and not asked:
+            asked.append(time.monotonic())
+            stop.set()
+
     with pytest.raises(Interrupted) as caught:
-        bench.provision(stop=stop, only=("provision",))
-    timer.join()
-    assert time.monotonic() - began < 3 + 6
+        bench.provision(stop=stop, sink=on_first_task, only=("provision",))
+    assert time.monotonic() - asked[0] < 6
     assert "may still be coming to its end" in caught.value.problems[0].found
     assert processes(bench) == []
     assert not scratch(bench)
