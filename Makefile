@@ -14,7 +14,7 @@ help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
 
 demo: $(VENV)/.ready ## create the lab (two hosts), take it to a served model, ask it something
-	@PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m k3ctl.lab.demo $(LAB)
+	@$(BIN)/python -m k3ctl.lab.demo $(LAB)
 
 test: packages $(VENV)/.ready ## everything: lint, types, unit, lab, Molecule, end to end (needs root for the lab)
 	@$(MAKE) --no-print-directory check
