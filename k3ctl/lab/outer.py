@@ -115,13 +115,11 @@ def require(*, install: bool, say: Callable[[str], None], runner: Runner = run) 
     if lacking:
         names = " ".join(sorted(lacking))
         raise LabFailed(
-            *(
-                Problem(
-                    what=f"package {package} is missing",
-                    expected=f"it {purpose}",
-                    fix=f"apt-get install -y --no-install-recommends {names}   (or `k3ctl lab create --install`)",
-                )
-                for package, purpose in sorted(lacking.items())
+            Problem(
+                what="packages are missing on this machine",
+                found="no " + ", ".join(sorted(lacking)),
+                expected="; ".join(f"{package} {purpose}" for package, purpose in sorted(lacking.items())),
+                fix=f"apt-get install -y --no-install-recommends {names}   (or `k3ctl lab create --install`)",
             )
         )
     return found

@@ -113,6 +113,7 @@ def systemd_run(service: Service) -> list[str]:
         "--quiet",
         "--collect",
         f"--unit={service.unit}.service",
+        f"--description=k3ctl lab: {service.unit}",
         *(f"--property={p}" for p in properties),
         *(f"--setenv={k}={v}" for k, v in service.env.items()),
         "--",

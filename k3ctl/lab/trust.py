@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pwd
 from collections.abc import Iterable
@@ -76,6 +77,8 @@ def distrust(lab: LabDefinition) -> list[str]:
             os.chown(file, user.uid, user.gid)
         else:
             file.unlink()
+            with contextlib.suppress(OSError):
+                file.parent.rmdir()  # only if nothing else is in it
         if after != before:
             changed.append(str(file))
     return changed
