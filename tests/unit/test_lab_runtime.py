@@ -118,10 +118,28 @@ def test_the_build_id_follows_the_base_and_is_known_without_building(base: Path)
     assert Recipe.of(base).build_id != first.build_id
 
 
-def test_a_base_without_python_is_told(base: Path) -> None:
-    (base / "usr/bin/python3").unlink()
-    with pytest.raises(LabFailed, match="no Python"):
-        Recipe.of(base)
+@pytest.mark.parametrize(
+    ("link", "others", "chosen"),
+    [
+        ("python3.11", (), "python3.11"),
+        ("python3.13", ("python3.14",), "python3.13"),
+        ("python3.10", ("python3.11", "python3.12", "python3.12-config"), "python3.12"),
+        ("python3.9", (), None),
+        ("", (), None),
+    ],
+)
+def test_the_python_of_a_base(base: Path, link: str, others: tuple[str, ...], chosen: str | None) -> None:
+    folder = base / "usr/bin"
+    (folder / "python3").unlink()
+    if link:
+        (folder / "python3").symlink_to(link)
+    for name in others:
+        (folder / name).touch()
+    if chosen is None:
+        with pytest.raises(LabFailed, match="no Python"):
+            Recipe.of(base)
+    else:
+        assert Recipe.of(base).python == chosen
 
 
 def test_the_lock_pins_every_distribution_exactly_once() -> None:
@@ -149,16 +167,11 @@ def test_the_build_is_given_pip_and_no_more_of_this_machine(tmp_path: Path) -> N
 
 
 def test_the_build_dies_with_whoever_waits_for_it(tmp_path: Path) -> None:
-    argv = enter_argv(tmp_path / "s", Path("/base"), Recipe("n", "0" * 12), tmp_path / "c", ("/lent",))
+    recipe, scratch, cache = Recipe("n", "0" * 12, "python3.11"), tmp_path / "scratch", tmp_path / "cache"
+    argv = enter_argv(scratch, Path("/base"), recipe, cache, ("/lent",))
     assert argv[:3] == ("setpriv", "--pdeathsig", "KILL")
     assert {"--mount", "--pid", "--kill-child"} <= set(argv)
-    assert argv[-5:] == (
-        "/base",
-        str(tmp_path / "s"),
-        "/opt/k3ctl/runtimes/n-000000000000",
-        str(tmp_path / "c"),
-        "/lent",
-    )
+    assert argv[-6:] == ("/base", str(scratch), recipe.install_path, "python3.11", str(cache), "/lent")
 
 
 def test_packing_a_folder_that_is_not_there_fails(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

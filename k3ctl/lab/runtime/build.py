@@ -45,7 +45,8 @@ def enter_argv(
     return (
         *("setpriv", "--pdeathsig", "KILL"),
         *("unshare", "--mount", "--propagation", "private", "--pid", "--fork", "--kill-child"),
-        *("sh", str(source("enter.sh")), str(base_root), str(scratch), recipe.install_path, str(pip_cache), *folders),
+        *("sh", str(source("enter.sh")), str(base_root), str(scratch), recipe.install_path, recipe.python),
+        *(str(pip_cache), *folders),
     )
 
 

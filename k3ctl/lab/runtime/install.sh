@@ -1,6 +1,6 @@
 #!/bin/sh
 # Inside the base system: makes the environment at PREFIX, its final path, since a venv knows its own path.
-#   install.sh PREFIX
+#   install.sh PREFIX PYTHON
 # /run/k3ctl holds lock.txt, torch.txt, pip.conf and pip itself (of the machine outside: the base has none).
 # Lines that begin with "k3ctl: " are for people.
 set -eu
@@ -13,11 +13,11 @@ install() {
   PYTHONPATH=/run/k3ctl "$python" -m pip install --no-deps --no-compile --only-binary=:all: "$@"
 }
 
-python3 -m venv --without-pip "$prefix"
+"$2" -m venv --without-pip "$prefix"
 echo "k3ctl: fetching torch (about 190 MB)"
 # Where pip's own settings lead to no CPU build, its publisher's index has it.
 install -r /run/k3ctl/torch.txt || install --index-url https://download.pytorch.org/whl/cpu -r /run/k3ctl/torch.txt
-echo "k3ctl: fetching $(grep -c == /run/k3ctl/lock.txt) packages (about 350 MB)"
+echo "k3ctl: fetching $(grep -c == /run/k3ctl/lock.txt) packages (about 200 MB)"
 install -r /run/k3ctl/lock.txt
 
 echo "k3ctl: taking out what serving does not need"
