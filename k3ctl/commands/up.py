@@ -108,9 +108,7 @@ def _summary(ran: Ran, options: Options, out: Output, command: str) -> None:
         out.line(f"stopped after {duration(ran.seconds)}; {command} again goes on where this ended", "dim")
         out.line(f"records: {ran.session.store.run_dir}", "dim")
         return
-    table = Table(
-        "phase", "", "time", "what", title=f"{command} {plan.cluster}: {duration(ran.seconds)}", title_justify="left"
-    )
+    table = out.grid("phase", "", "time", "what", title=f"{command} {plan.cluster}: {duration(ran.seconds)}")
     for name, outcome in outcomes.items():
         if outcome.status != "skipped":
             word = {"unchanged": "no change"}.get(outcome.status, outcome.status)
