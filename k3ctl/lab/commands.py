@@ -21,6 +21,7 @@ app = typer.Typer(
     help="Real hosts on this computer: machines with systemd and SSH, simulated GPUs, a local model hub.",
     no_args_is_help=True,
     add_completion=False,
+    pretty_exceptions_enable=False,
 )
 
 _DEFAULT = "inventories/lab"
@@ -46,8 +47,8 @@ def create(
     from k3ctl.lab.definition import load
 
     began = time.monotonic()
-    lab = load(inventory)
     outer.require_root()
+    lab = load(inventory)
     changed = work.create(lab, install=install, say=_say)
     took = time.monotonic() - began
     _say(f"lab `{lab.name}` is up: {'made' if changed else 'no change'} ({took:.1f} s)")
@@ -164,12 +165,9 @@ def destroy(
     outer.require_root()
     began = time.monotonic()
     lab = work.target(inventory)
-    if lab is None:
-        _say(f"no lab there: {inventory}")
-    else:
-        removed = work.destroy(lab, _say)
-        took = time.monotonic() - began
-        _say(f"lab `{lab.name}`: {'removed' if removed else 'no change, there was none'} ({took:.1f} s)")
+    removed = work.destroy(lab, _say)
+    took = time.monotonic() - began
+    _say(f"lab `{lab.name}`: {'removed' if removed else 'no change, there was none'} ({took:.1f} s)")
     if purge and (yes or typer.confirm("Remove the cached base systems and serving environments?", err=True)):
         _say("caches removed" if work.purge_cache() else "no caches")
 

@@ -16,15 +16,15 @@ from k3ctl.lab.services import Service, services
 Say = Callable[[str], None]
 
 
-def target(path: str) -> LabDefinition | None:
-    """The lab that `path` means: as recorded, else as its inventory says. None when there is neither.
+def target(path: str) -> LabDefinition:
+    """The lab that `path` means: as recorded, else as its inventory says. ConfigError when there is neither.
 
     A name belongs to the inventory that made it, as long as that inventory exists.
     """
     folder = Path(path).resolve()
     known = record.read(Layout(folder.name, folder))
     if known is None:
-        return load(folder) if folder.is_dir() else None
+        return load(folder)
     if known.layout.inventory != folder and known.layout.inventory.is_dir():
         raise LabFailed(
             Problem(

@@ -69,9 +69,7 @@ def booted_with_systemd() -> bool:
 
 
 def missing_packages(which: Callable[[str], str | None] = shutil.which) -> dict[str, str]:
-    """Packages that the outer machine lacks -> what for. Looks in /usr/sbin too: a user's PATH may not have it."""
-    path = os.environ.get("PATH", "") + ":/usr/sbin:/sbin"
-    os.environ["PATH"] = path
+    """Packages that the outer machine lacks -> what for."""
     lacking: dict[str, str] = {}
     for program, (package, purpose) in _PROGRAMS.items():
         if which(program) is None:
@@ -81,26 +79,37 @@ def missing_packages(which: Callable[[str], str | None] = shutil.which) -> dict[
     return lacking
 
 
+def root_problem(system: str, uid: int) -> Problem | None:
+    """Why this machine and user cannot carry a lab, or None. Pure."""
+    if system != "Linux":
+        return Problem(
+            what="the lab needs Linux",
+            found=system,
+            expected="Linux with root: the machines are systemd-nspawn containers in network namespaces",
+            fix="run it on a Debian or Ubuntu machine, for example a virtual one",
+        )
+    if uid != 0:
+        return Problem(
+            what="the lab needs root",
+            found=f"user id {uid}",
+            expected="root: it mounts file systems, makes network links and boots systemd-nspawn machines",
+            fix="run the same command with sudo",
+        )
+    return None
+
+
 def require_root() -> None:
-    """LabFailed unless this is Linux and root."""
-    if platform.system() != "Linux":
-        raise LabFailed(
-            Problem(
-                what="the lab needs Linux",
-                found=platform.system(),
-                expected="Linux with root: the machines are systemd-nspawn containers in network namespaces",
-                fix="run it on a Debian or Ubuntu machine, for example a virtual one",
-            )
-        )
-    if os.geteuid() != 0:
-        raise LabFailed(
-            Problem(
-                what="the lab needs root",
-                found=f"user id {os.geteuid()}",
-                expected="root: it mounts file systems, makes network links and boots systemd-nspawn machines",
-                fix="run the same command with sudo",
-            )
-        )
+    """LabFailed unless this is Linux and root. Adds the folders of root's programs to PATH: `su` does not."""
+    problem = root_problem(platform.system(), os.geteuid())
+    if problem is not None:
+        raise LabFailed(problem)
+    os.environ["PATH"] = with_sbin(os.environ.get("PATH", ""))
+
+
+def with_sbin(path: str) -> str:
+    """A PATH with /usr/sbin and /sbin in it. Pure."""
+    parts = [part for part in path.split(":") if part]
+    return ":".join([*parts, *(part for part in ("/usr/sbin", "/sbin") if part not in parts)])
 
 
 def require(*, install: bool, say: Callable[[str], None], runner: Runner = run) -> Distribution:
