@@ -1,0 +1,68 @@
+"""Which rank failed first: told from what every rank wrote about the same round of the gang."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from k3ctl.watch.rank_status import Attempt, RankStatus
+
+
+@dataclass(frozen=True)
+class Failure:
+    """One failure of the gang. `at`: epoch seconds, controller's clock; `others`: ranks that failed after it."""
+
+    rank: int
+    node: str
+    at: float
+    cause: str
+    reason: str
+    attempt: int
+    tail: tuple[str, ...]
+    others: tuple[int, ...] = ()
+
+
+def last_failure(ranks: Sequence[RankStatus]) -> Failure | None:
+    """The newest failure of the gang, or None. Ranks that were only ended by the gang are never the cause."""
+    found = failures(ranks)
+    return found[-1] if found else None
+
+
+def failures(ranks: Sequence[RankStatus]) -> list[Failure]:
+    """All failures that the ranks still remember, oldest first, one per round.
+
+    Attempts of one round carry the same round name (the rendezvous gives every round its own port), which does not
+    depend on clocks. Within a round only ranks whose engine ended by itself are candidates; of these the first by the
+    controller's clock, to which the times of every node were brought.
+    """
+    rounds: dict[str, list[tuple[RankStatus, Attempt]]] = {}
+    for rank in ranks:
+        for attempt in rank.attempts:
+            if attempt.own_failure and attempt.failed_at is not None:
+                rounds.setdefault(_round(rank, attempt), []).append((rank, attempt))
+    return sorted((_first(members) for members in rounds.values()), key=lambda failure: failure.at)
+
+
+def _round(rank: RankStatus, attempt: Attempt) -> str:
+    """An attempt without a round name (never met the others) is a round of its own."""
+    return attempt.round if attempt.round.strip(":") else f"{rank.node}/{attempt.number}"
+
+
+def _first(members: Iterable[tuple[RankStatus, Attempt]]) -> Failure:
+    ordered = sorted(members, key=lambda m: (_weak(m[1]), m[1].failed_at or 0.0, m[0].rank))
+    rank, attempt = ordered[0]
+    return Failure(
+        rank=rank.rank,
+        node=rank.node,
+        at=attempt.failed_at or 0.0,
+        cause=attempt.cause,
+        reason=attempt.reason,
+        attempt=attempt.number,
+        tail=attempt.tail,
+        others=tuple(other.rank for other, _ in ordered[1:]),
+    )
+
+
+def _weak(attempt: Attempt) -> int:
+    """`lost` is noticed only at the next start of that node: its time says nothing, so that it comes last."""
+    return 1 if attempt.cause == "lost" else 0
