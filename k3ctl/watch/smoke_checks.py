@@ -56,7 +56,11 @@ def judge_stream(reply: HttpReply, lines: list[str]) -> Check:
     ok = reply.status == 200 and ended and len(pieces) > 1 and not errors
     found = f"{len(pieces)} chunks, {'ends' if ended else 'does not end'} with [DONE]"
     return Check(
-        "streaming", ok, found if reply.status == 200 else _failed(reply), "more than one chunk, then [DONE]", reply.seconds
+        "streaming",
+        ok,
+        found if reply.status == 200 else _failed(reply),
+        "more than one chunk, then [DONE]",
+        reply.seconds,
     )
 
 
