@@ -55,13 +55,22 @@ class _Strict(BaseModel):
 
 
 class Strategy(_Strict):
-    """How the model is split. What is left out is chosen by the planner."""
+    """How the model is split. What is left out is chosen by the planner, which warns of worse choices."""
 
+    layout: str | None = Field(default=None, description="a layout of the engine's profile by name")
     tensor_parallel: Annotated[int, Field(ge=1)] | None = None
     pipeline_parallel: Annotated[int, Field(ge=1)] | None = None
+    data_parallel: Annotated[int, Field(ge=1)] | None = None
+    decode_context_parallel: Annotated[int, Field(ge=1)] | None = None
     expert_parallel: bool | None = None
+    draft: str | None = Field(
+        default=None, description="a draft of the model's profile to speculate with, or `none` for no speculation"
+    )
+    kv_cache: Literal["fp8", "bf16"] | None = None
+    gpu_memory_utilization: Annotated[float, Field(gt=0, le=1)] | None = None
     max_model_len: Annotated[int, Field(ge=16)] | None = None
     max_num_seqs: Annotated[int, Field(ge=1)] | None = None
+    replicas: int = Field(default=1, ge=1, description="equal engines side by side, each on its share of the nodes")
 
 
 class Weights(_Strict):
@@ -138,6 +147,7 @@ class ClusterSpec(_Strict):
     platform: str
     model: str
     engine: str
+    engine_version: str = Field(default="", description="a version of the engine's profile; empty: its default")
     launcher: Literal["torchrun"] = "torchrun"
     strategy: Strategy = Strategy()
     weights: Weights = Weights()

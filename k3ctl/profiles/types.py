@@ -117,6 +117,7 @@ class Platform(Strict):
     nvlsm: bool = False
     imex: bool = False
     memory_bytes: Amount  # host RAM, the least that serving needs
+    disk_bytes: Amount | None = None  # local NVMe of one node, as the server is sold
     disk_read: Amount | None = None  # bytes per second of local NVMe, for load times
     power_watts: Amount | None = None  # one node at full load
     reserve_bytes: Amount  # disk left free beside weights and runtime
@@ -278,6 +279,9 @@ class MemorySettings(Strict):
     """What the memory arithmetic needs of a layout's flags. `utilization` is the engine's own fraction flag.
 
     `workspace_bytes` is everything beside weights, KDA state and KV: activations, graphs, libraries, with its source.
+    vLLM's buffers that follow from flags are counted apart and shown by name; the larger of the two sums is taken.
+    SGLang: only what is taken before the weights (contexts, communicators, symmetric memory); its activations and
+    graphs live in what --mem-fraction-static keeps back.
     """
 
     utilization: Annotated[float, Field(gt=0, le=1)]
@@ -294,10 +298,15 @@ class MemorySettings(Strict):
 class Layout(Strict):
     """How one engine runs one model on one platform: sizes, argv and environment of each rank as templates.
 
-    Templates know {bin}, {model}, {served_name}, {draft}, {tp}, {pp}, {dp}, {dp_local}, {dcp}, {ep}, {nnodes},
-    {node_rank}, {dp_start}, {head}, {address}, {interface}, {port}, {master_port}, {max_model_len}, {max_num_seqs},
-    {max_batched}, {utilization}, {ready_seconds}; anything else is an error. `sets` come first, then `argv`; a flag
-    that two of them give is an error that names both.
+    Templates know {bin}, {model}, {served_name}, {draft}, {draft_tokens}, {tp}, {pp}, {dp}, {dp_local}, {dcp}, {ep},
+    {world}, {nnodes}, {node_rank}, {dp_start}, {head}, {head_host} (in brackets when it is IPv6), {address},
+    {interface}, {port}, {master_port}, {max_model_len}, {max_num_seqs}, {max_batched}, {utilization},
+    {ready_seconds}; anything else is an error. `tp` x `pp` x `dp` are all GPUs; {ep} is tp x dp, or 1 without expert
+    parallelism; SGLang's --tp-size under DP attention is {ep}. {dp_start} is the first data-parallel rank of a node.
+    `sets` come first, then `argv`, then `argv_head` or `argv_worker`; a flag or variable that two of them give is an
+    error that names both. A set called `draft-<name>` is added when cluster.yml asks for that draft. The variables
+    that name the network interface (GLOO_, NCCL_, TP_SOCKET_IFNAME) are the launcher's: no layout may give them.
+    A flag is one item, `--flag` or `--flag=value`, or `--flag` followed by items that do not begin with a dash.
     `preference` orders layouts of one platform and size: 1 is the planner's choice; `why` is the measured reason.
     """
 
@@ -330,11 +339,23 @@ class Layout(Strict):
 
 
 class PortRule(Strict):
-    """A listening port. `port` is a template of a number ({port}, {master_port}, {rendezvous}) or a number."""
+    """A listening port. `port` is a number, a template of one ({port}, {master_port}, {rendezvous}), or `{...}+1`."""
 
     port: str
     ranks: Literal["head", "all"]
     reached_by: Literal["clients", "nodes"]
+    purpose: str
+    several_nodes_only: bool = False
+    data_parallel_only: bool = False
+    source: Source
+
+
+class RandomPorts(Strict):
+    """Ports that the engine picks at run time. `range` is `ephemeral` (the kernel's) or `22000-29999`."""
+
+    range: Annotated[str, Field(pattern=r"^(ephemeral|\d+-\d+)$")]
+    per_gpu: Annotated[int, Field(ge=0)]
+    per_node: Annotated[int, Field(ge=0)] = 0
     purpose: str
     several_nodes_only: bool = False
     source: Source
@@ -363,6 +384,7 @@ class Engine(Strict):
     sets: dict[Name, ArgumentSet] = Field(default_factory=dict)
     layouts: Annotated[tuple[Layout, ...], Field(strict=False, min_length=1)]
     ports: Annotated[tuple[PortRule, ...], Field(strict=False, min_length=1)]
+    random_ports: Annotated[tuple[RandomPorts, ...], Field(strict=False)] = ()
     timeouts: Timeouts
     default_port: Annotated[int, Field(ge=1, le=65535)]
 
