@@ -20,7 +20,7 @@ from k3ctl.nearest import did_you_mean, nearest
 MAX_NODES = 16
 GROUPS = ("gpu_nodes", "head", "workers")
 _HOST_NAME = re.compile(r"^[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?$")
-_CLUSTER_NAME = re.compile(r"^[a-z0-9][a-z0-9-]{0,30}$")
+CLUSTER_NAME = re.compile(r"^[a-z0-9][a-z0-9-]{0,30}$")
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ def judge(found: Found) -> tuple[Inventory, list[Problem]]:
     """The inventory as far as it could be read, and everything that is wrong with it."""
     problems = _Problems(found)
     problems.items += found.view.problems
-    if not _CLUSTER_NAME.fullmatch(found.name):
+    if not CLUSTER_NAME.fullmatch(found.name):
         what = "the folder's name is the cluster's name and does not fit: it names units and folders on every node"
         expected = "1 to 31 of a-z, 0-9 and -, beginning with a letter or digit"
         problems.add(what, found=found.name, expected=expected, fix="rename the folder")

@@ -5,41 +5,23 @@ from __future__ import annotations
 import pytest
 
 from k3ctl.memory import sglang, vllm, weights
-from k3ctl.memory.architecture import Architecture, Layout
+from k3ctl.memory.architecture import Layout
 from k3ctl.memory.vllm import CacheSettings
+from k3ctl.profiles.architecture import architecture
+from k3ctl.profiles.load import load
 
 GIB = 2**30
 
-K3 = Architecture(
-    layers=93,
-    mla_layers=(*range(4, 93, 4), 93),
-    dense_layers=1,
-    hidden=7168,
-    latent=3584,
-    experts=896,
-    expert_width=3072,
-    expert_bits=4.25,
-    shared_width=6144,
-    dense_width=33792,
-    heads=96,
-    kda_head=128,
-    kda_conv=4,
-    kda_gate_rank=128,
-    mla_q_rank=1536,
-    mla_kv_rank=512,
-    mla_rope=64,
-    mla_nope=128,
-    mla_value=128,
-    vocab=163840,
-    residual_block=12,
-    vision_bytes=900_000_000,
-    draft_layers=5,
-)
+PROFILE = load().models["kimi-k3"]
+K3 = architecture(PROFILE, next(draft for draft in PROFILE.drafts if draft.name == "inferact-dspark"))
 
 
 def test_the_checkpoint() -> None:
     assert len(K3.mla_layers) == 24
-    assert weights.checkpoint(K3) == pytest.approx(1_560_936_091_448, rel=5e-4)
+    assert K3.draft_layers == 5
+    assert PROFILE.shard_bytes is not None
+    assert PROFILE.shard_bytes.value == 1_560_936_091_448
+    assert weights.checkpoint(K3) == pytest.approx(PROFILE.shard_bytes.value, rel=1e-4)
 
 
 @pytest.mark.parametrize(
