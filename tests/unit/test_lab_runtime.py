@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import re
 import subprocess
 import tarfile
@@ -100,6 +101,17 @@ def test_what_a_killed_build_left_is_removed(tmp_path: Path, base: Path) -> None
     (tmp_path / "runtimes" / "building-1" / "upper").mkdir(parents=True)
     runtime.ensure(tmp_path, base, quiet, Builder())
     assert not list((tmp_path / "runtimes").glob("building-*"))
+
+
+def test_the_newest_three_archives_are_kept(tmp_path: Path, base: Path) -> None:
+    made = []
+    for version in range(12, 17):
+        (base / "etc/os-release").write_text(f"ID=debian\nVERSION_ID={version}\n")
+        made.append(runtime.ensure(tmp_path, base, quiet, Builder()))
+        os.utime(made[-1].path, (version, version))
+    left = {p.name for p in (tmp_path / "runtimes").iterdir()}
+    assert {b.archive for b in made[2:]} == {name for name in left if name.endswith(".zst")}
+    assert len(left) == 3 * 2 + 1
 
 
 def test_the_hub_serves_the_cache_and_publishing_twice_is_fine(tmp_path: Path, base: Path) -> None:

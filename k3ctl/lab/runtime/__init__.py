@@ -22,6 +22,7 @@ from k3ctl.lab.runtime.recipe import NAME, Recipe
 __all__ = ["NAME", "Bundle", "Recipe", "ensure", "publish"]
 
 _WAIT_S = 3600.0
+_KEPT = 3  # archives of about 390 MB
 
 
 @dataclass(frozen=True)
@@ -104,7 +105,16 @@ def _make(folder: Path, base_root: Path, recipe: Recipe, say: Callable[[str], No
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
     shutil.rmtree(folder / "pip-cache", ignore_errors=True)
+    _forget_old(folder, recipe.name)
     return bundle
+
+
+def _forget_old(folder: Path, name: str) -> None:
+    """Keep the newest few: other checkouts and other distributions may use them."""
+    archives = sorted(folder.glob(f"{name}-*.tar.zst"), key=lambda p: p.stat().st_mtime, reverse=True)
+    for archive in archives[_KEPT:]:
+        archive.with_name(archive.name.removesuffix(".tar.zst") + ".json").unlink(missing_ok=True)
+        archive.unlink()
 
 
 def _write(path: Path, text: str) -> None:
