@@ -154,6 +154,7 @@ class Attempt:
             if self.stop_asked.wait(POLL_S) or os.getppid() != self.parent:
                 return self._ended_by_gang()
             now = time.monotonic()
+            self._miss_workers()
             if now - looked >= 1.0:
                 looked = now
                 self._look_at_workers()
@@ -167,21 +168,27 @@ class Attempt:
                 return self._record_end("worker", reason, None)
 
     def _look_at_workers(self) -> None:
-        """Remember the engine's long-lived processes by their titles; note the first that is gone."""
+        """Remember the engine's long-lived processes by their titles."""
         assert self.engine is not None  # noqa: S101 - for the type checker
         now = {
             p.pid: p.title
             for p in processes.descendants(self.engine.pid)
             if any(p.title.startswith(title) for title in self.launch.worker_titles)
         }
-        gone = [pid for pid in self.worker_seen if pid not in now]
-        if gone and self.worker_lost is None:
-            title = self.worker_seen[gone[0]]
-            self.worker_lost = {"title": title, "pid": gone[0], "at": time.time()}
-            self.log.write("K", "worker process %s (pid %d) is gone" % (title, gone[0]))
         if set(now) != set(self.worker_seen):
             self.worker_seen.update(now)
             self._write_rank("running")
+
+    def _miss_workers(self) -> None:
+        """Note the first long-lived process that is gone. Often: the time decides which rank failed first."""
+        if self.worker_lost is not None:
+            return
+        for pid, title in self.worker_seen.items():
+            process = processes.read(pid)
+            if process is None or process.state == "Z":
+                self.worker_lost = {"title": title, "pid": pid, "at": time.time()}
+                self.log.write("K", "worker process %s (pid %d) is gone" % (title, pid))
+                return
 
     def _engine_ended(self, status: int) -> int:
         how = "with status %d" % status if status >= 0 else "by signal %d (%s)" % (-status, _signal_name(-status))
@@ -196,11 +203,15 @@ class Attempt:
     def _ended_by_gang(self) -> int:
         stopped = os.path.exists(self.launch.state(STOPPING))
         agent_lost = os.getppid() != self.parent  # torchrun died without ending us; we were handed to the gang
+        self._miss_workers()  # before we end the engine ourselves: what is gone now failed by itself
+        lost = self.worker_lost
         self._end_engine()
         stopped = stopped or os.path.exists(self.launch.state(STOPPING))
         cause, text = "gang", "ended by the gang: another rank failed or joined anew"
         if stopped:
             cause, text = "stop", "stopped by the operator"
+        elif lost is not None:
+            cause, text = "worker", "worker process %s (pid %s) died" % (lost["title"], lost["pid"])
         elif agent_lost:
             cause, text = "agent", "this node's torchrun ended under it"
         self.log.write("K", text)

@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from k3ctl.watch.rank_status import Attempt, RankStatus
+
+# What a rank says when it only noticed that another one is gone (gloo, NCCL, sockets).
+SECONDHAND = re.compile(
+    r"(?:Connection|Socket) (?:was )?(?:reset|closed|aborted)|by peer|remote (?:worker|process|end|peer)|Broken pipe|"
+    r"ncclRemoteError|peer .{0,40}(?:exited|closed|lost)",
+    re.IGNORECASE,
+)
 
 
 @dataclass(frozen=True)
@@ -64,5 +72,11 @@ def _first(members: Iterable[tuple[RankStatus, Attempt]]) -> Failure:
 
 
 def _weak(attempt: Attempt) -> int:
-    """`lost` is noticed only at the next start of that node: its time says nothing, so that it comes last."""
-    return 1 if attempt.cause == "lost" else 0
+    """How little an attempt's own words make it the cause: 0 it failed, 1 it noticed that a peer was gone, 2 unknown.
+
+    A peer's end is noticed within milliseconds, less than the clocks and looks of two nodes tell apart. `lost` is
+    noticed only at the next start of that node: its time says nothing.
+    """
+    if attempt.cause == "lost":
+        return 2
+    return 1 if SECONDHAND.search(attempt.reason) else 0
