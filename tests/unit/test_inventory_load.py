@@ -71,11 +71,11 @@ def test_odd_paths_are_config_errors(path: str) -> None:
 def test_folder_of_inventories_is_refused_by_name() -> None:
     problem = only(REPO / "inventories")
     assert problem.what == "this folder holds inventories and is none"
-    assert "inventories/lab" in problem.fix
+    assert "inventories/b200x16" in problem.fix
 
 
 def test_other_folders_are_refused_before_all_is_read(tmp_path: Path) -> None:
-    assert "inventories/lab" in only(REPO).fix
+    assert "inventories/b200x16" in only(REPO).fix
     assert only(tmp_path).what == "there is no inventory in this folder: 0 hosts"
     assert only("/").what
 
