@@ -10,7 +10,8 @@ SHARDS = re.compile(r"[Ll]oading .*?shards:?\s+\d+% Completed \| (\d+)/(\d+)")
 MILESTONES = (
     (re.compile(r"Application startup complete"), "ready"),
     (re.compile(r"Starting vLLM (?:API )?server|Started server process"), "api"),
-    (re.compile(r"init engine .* took|KV cache size|# (?:CPU|GPU) blocks"), "warming up"),
+    (re.compile(r"init engine .* took|KV cache size|GiB for KV cache|# (?:CPU|GPU) blocks"), "warming up"),
+    (re.compile(r"Loading weights took"), "loaded"),
     (re.compile(r"[Ll]oading (?:weights|safetensors|model)|Starting to load model"), "loading"),
     (re.compile(r"Initializing a V1 LLM engine|world_size=\d+"), "connecting"),
 )

@@ -23,7 +23,7 @@ class Watcher:
 
     began: float
     seen: dict[str, tuple[tuple[int, ...], float]] = field(default_factory=dict)
-    told: set[tuple[int, float]] = field(default_factory=set)
+    told: set[tuple[str, int]] = field(default_factory=set)
     said_at: float = 0.0
     warned: set[str] = field(default_factory=set)
 
@@ -56,10 +56,10 @@ class Watcher:
 
     def _new_failures(self, ranks: Sequence[RankStatus]) -> list[str]:
         failure = last_failure(ranks)
-        if failure is None or (failure.rank, failure.at) in self.told:
+        if failure is None or (failure.node, failure.attempt) in self.told:
             return []
         first_look = not self.seen
-        self.told.add((failure.rank, failure.at))
+        self.told.add((failure.node, failure.attempt))
         return [] if first_look else [f"{describe(failure)}; the gang restarts all ranks"]
 
 

@@ -79,7 +79,7 @@ def parse(node: str, rank: int, reply: Mapping[str, Any], offset_s: float = 0.0)
     life = reply["life"] or {}
     gang = reply["gang"] or {}
     progress = reply["progress"]
-    state, why = _state(reply, running)
+    state, why = _state(rank, reply, running)
     return RankStatus(
         node=node,
         rank=rank,
@@ -122,7 +122,7 @@ def _attempt(record: Mapping[str, Any], offset_s: float) -> Attempt:
     )
 
 
-def _state(reply: Mapping[str, Any], running: Attempt | None) -> tuple[RankState, str]:
+def _state(rank: int, reply: Mapping[str, Any], running: Attempt | None) -> tuple[RankState, str]:
     """What the rank does, and why where that is not plain."""
     unit, gang = reply["unit"], reply["gang"] or {}
     active = unit["active"]
@@ -133,7 +133,9 @@ def _state(reply: Mapping[str, Any], running: Attempt | None) -> tuple[RankState
     if active in ("inactive", ""):
         return "stopped", "" if unit["load"] == "loaded" else "not installed"
     if running is not None and reply["life"] is not None:
-        return ("up", "") if reply["progress"]["stage"] in ("ready", "warming up") else ("loading", "")
+        # Only the head says "ready"; the log of the others ends with the load.
+        loaded = ("ready",) if rank == 0 else ("ready", "warming up", "loaded")
+        return ("up", "") if reply["progress"]["stage"] in loaded else ("loading", "")
     if gang.get("state") in ("failed", "meeting") and gang.get("failed_starts"):
         return "restarting", gang.get("reason", "")
     return "meeting", "waits for the other ranks"
