@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO
 
 from k3ctl.errors import Problem
 from k3ctl.lab.layout import CACHE_ROOT
@@ -125,19 +126,28 @@ def _settle(root: Path) -> None:
 @contextmanager
 def locked(file: Path, say: Callable[[str], None], busy: str, *, wait_s: float = _BUILD_SECONDS) -> Iterator[None]:
     """Hold a lock file; says `busy` once when somebody else holds it. The kernel frees it when the holder dies."""
-    file.parent.mkdir(parents=True, exist_ok=True)
-    with file.open("a+") as handle:
-        end = time.monotonic() + wait_s
-        told = False
-        while True:
-            try:
-                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                if not told:
-                    say(f"{busy}: waiting")
-                    told = True
-                if time.monotonic() > end:
-                    raise LabFailed(Problem(what=busy, found=f"still after {wait_s:.0f} s", file=str(file))) from None
-                time.sleep(0.2)
+    end = time.monotonic() + wait_s
+    told = False
+    while (handle := _take(file)) is None:
+        if not told:
+            say(f"{busy}: waiting")
+            told = True
+        if time.monotonic() > end:
+            raise LabFailed(Problem(what=busy, found=f"still after {wait_s:.0f} s", file=str(file)))
+        time.sleep(0.2)
+    with handle:
         yield
+
+
+def _take(file: Path) -> IO[str] | None:
+    """The open, locked file, or None. A file that its holder has removed meanwhile is no lock any more."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    handle = file.open("a+")
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if os.fstat(handle.fileno()).st_ino == file.stat().st_ino:
+            return handle
+    except (BlockingIOError, FileNotFoundError):
+        pass
+    handle.close()
+    return None

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from k3ctl.lab import record
 from tests.lab.conftest import MachineLab
 
 pytestmark = [pytest.mark.lab, pytest.mark.timeout(300)]
@@ -22,9 +23,8 @@ def reaches(lab: MachineLab, source: str, address: str, port: int = 22) -> bool:
 
 
 def faults(lab: MachineLab, node: str) -> list[str]:
-    """Active faults of a machine, from status."""
-    found = json.loads(lab.command("status", "{}", "-o", "json").stdout)
-    return [f for m in found["machines"] if m["name"] == node for f in m["faults"]]
+    """Names of the active faults of a machine, from the lab's record."""
+    return [f["name"] for f in record.faults(lab.definition.layout).values() if f["node"] == node]
 
 
 @pytest.fixture
@@ -32,15 +32,15 @@ def broken(lab: MachineLab) -> Iterator[MachineLab]:
     """The lab; whatever a test left active is cleared."""
     yield lab
     for node in lab.nodes:
-        for text in faults(lab, node):
-            lab.command("fault", node, text.split()[0], "--clear", "-i", "{}")
+        for name in faults(lab, node):
+            lab.command("fault", node, name, "--clear", "-i", "{}")
 
 
 def inject(lab: MachineLab, node: str, name: str, *options: str) -> None:
     words = [word for option in options for word in ("-s", option)]
     made = lab.command("fault", node, name, "-i", "{}", *words)
     assert made.ok, made.stderr
-    assert [f for f in faults(lab, node) if f.split()[0] == name]
+    assert name in faults(lab, node)
     assert "no change" in lab.command("fault", node, name, "-i", "{}", *words).stderr
 
 
@@ -74,6 +74,8 @@ def test_partition(broken: MachineLab) -> None:
 def test_mtu(broken: MachineLab) -> None:
     node = broken.nodes[1]
     inject(broken, node, "mtu", "mtu=1300")
+    shown = json.loads(broken.command("status", "{}", "-o", "json").stdout)
+    assert [m["faults"] for m in shown["machines"] if m["name"] == node] == [["mtu mtu=1300 network=fabric"]]
     assert broken.ssh(node, "cat /sys/class/net/eth1/mtu").stdout == "1300\n"
     clear(broken, node, "mtu")
     assert broken.ssh(node, "cat /sys/class/net/eth1/mtu").stdout == "1500\n"

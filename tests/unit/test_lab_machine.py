@@ -11,9 +11,10 @@ from pathlib import Path
 import pytest
 
 from k3ctl.lab import machine, outer, services, supervise
-from k3ctl.lab.base import recipe
+from k3ctl.lab.base import locked, recipe
 from k3ctl.lab.definition import define
 from k3ctl.lab.faults import CATALOGUE, chosen
+from k3ctl.lab.process import LabFailed
 from k3ctl.lab.services import Service
 from k3ctl.lab.trust import without
 from tests.unit.test_lab_definition import cluster, node
@@ -167,3 +168,16 @@ def test_a_fault_between_machines_needs_a_peer_when_there_are_several() -> None:
         chosen(CATALOGUE["partition"], {}, LAB, LAB.hosts[0])
     pair = define(cluster(node(0), node(1)))
     assert chosen(CATALOGUE["partition"], {}, pair, pair.hosts[0])["peer"] == "n1"
+
+
+def test_a_lock_is_held_once_and_a_removed_one_is_no_lock(tmp_path: Path) -> None:
+    file, said = tmp_path / "locks" / "l", list[str]()
+    with locked(file, said.append, "busy"):
+        with pytest.raises(LabFailed, match="busy"), locked(file, said.append, "busy", wait_s=0.0):
+            pass
+        assert said == ["busy: waiting"]
+        file.unlink()
+        with locked(file, said.append, "busy", wait_s=0.0):
+            assert file.exists()
+    with locked(file, said.append, "busy", wait_s=0.0):
+        assert len(said) == 1
