@@ -6,13 +6,13 @@ import json
 import os
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pydantic import ValidationError
 
-from k3ctl.cluster import Cluster
+from k3ctl.cluster import Cluster, Origin
 from k3ctl.edge.store import FileStore, cluster_dir
 from k3ctl.errors import ConfigError, Problem
 from k3ctl.phases.validate import validate
@@ -51,14 +51,30 @@ class Session:
         self._closing.close()
 
 
-def load_plan(path: str) -> tuple[Cluster, Plan, str]:
-    """Cluster, plan and one line about them. Touches no host. Raises ConfigError with every problem."""
+def load_plan(
+    path: str, *, engine: str = "", engine_version: str = "", wan: float | None = None
+) -> tuple[Cluster, Plan, str]:
+    """Cluster, plan and one line about them. Touches no host. Raises ConfigError with every problem.
+
+    `engine` and `engine_version` stand in for those of cluster.yml; `wan` is bytes per second of each node.
+    """
     from k3ctl.edge.ansible_inventory import load_cluster
 
     cluster, summary = validate(path, load_cluster)
+    if engine or engine_version:
+        cluster = with_engine(cluster, engine, engine_version)
     profiles = load_profiles()
     record = runtime_record(version_of(cluster, engine_of(cluster, profiles)))
-    return cluster, make_plan(cluster, profiles, record), summary
+    return cluster, make_plan(cluster, profiles, record, wan=wan), summary
+
+
+def with_engine(cluster: Cluster, engine: str, version: str) -> Cluster:
+    """The cluster as if its cluster.yml named that engine and version; the version belongs to the engine."""
+    changes: dict[str, str] = {"engine_version": version}
+    if engine:
+        changes["engine"] = engine
+    given = {**cluster.given, **{key: Origin("flag") for key in changes}}
+    return replace(cluster, spec=cluster.spec.model_copy(update=changes), given=given)
 
 
 def open_session(path: str, say: Say) -> Session:
@@ -102,16 +118,11 @@ def open_session(path: str, say: Say) -> Session:
     return Session(cluster, plan, world, store, state_dir, summary, lock, closing)
 
 
-def runtime_record(version: Version) -> RuntimeRecord:
-    """What the builder of the serving environment wrote about it."""
+def runtime_record(version: Version) -> RuntimeRecord | None:
+    """What the builder of the serving environment wrote about it; None where it is a container image."""
     runtime = version.runtime
     if not isinstance(runtime, BundleRuntime):
-        raise ConfigError(
-            Problem(
-                what=f"version {version.version} runs in a container image, which this release cannot launch yet",
-                fix="use the lab, or an engine whose serving environment is an archive",
-            )
-        )
+        return None
     path = Path(runtime.record)
     try:
         return RuntimeRecord.model_validate(json.loads(path.read_text(encoding="utf-8")))

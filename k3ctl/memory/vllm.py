@@ -84,3 +84,36 @@ def cache(arch: Architecture, layout: Layout, settings: CacheSettings, pool: flo
     per_request = math.ceil(math.ceil(max_len / layout.dcp) / tokens)
     per_request += 3 * (settings.checkpoints + settings.draft_tokens)
     return Cache(blocks, tokens, block, per_request, int(blocks / per_request * max_len))
+
+
+@dataclass(frozen=True)
+class Buffers:
+    """What sizes vLLM's buffers. `batched` is --max-num-batched-tokens, `sequences` --max-num-seqs."""
+
+    batched: int
+    sequences: int
+    max_len: int
+    flashkda: bool  # prefill kernel of SM90, 10x and 12x
+    flashinfer: bool  # SM10x attention back ends keep a workspace
+
+
+FLASHINFER_WORKSPACE = 394 * 2**20  # VLLM_FLASHINFER_WORKSPACE_BUFFER_SIZE
+CONTEXT_ROWS = 65_536
+
+
+def workspaces(arch: Architecture, tp: int, last_layer: int, block: int, sizes: Buffers) -> dict[str, float]:
+    """Buffers beside weights and cache on one GPU of a stage that ends with `last_layer`: name -> bytes.
+
+    Source: vLLM 0.33 model and attention code. Kernel scratch, graphs and libraries are not among them.
+    """
+    heads = arch.heads / tp
+    found = {"residual bank": sizes.batched * math.ceil(last_layer / arch.residual_block) * arch.hidden * 2.0}
+    if sizes.flashkda:
+        state = arch.kda_head * arch.kda_head * 4
+        found["FlashKDA buffers"] = 2 * sizes.sequences * heads * state + sizes.batched * heads * arch.kda_head * 2
+    rows = min(max(8 * sizes.max_len, 4 * sizes.sequences * block), CONTEXT_ROWS)
+    up_projected = heads * 2 * (arch.mla_nope + arch.mla_value + arch.mla_rope)
+    found["chunked context"] = rows * ((arch.mla_kv_rank + arch.mla_rope) * 2 + up_projected)
+    if sizes.flashinfer:
+        found["FlashInfer workspace"] = float(FLASHINFER_WORKSPACE)
+    return found

@@ -1,0 +1,44 @@
+"""How far a plan is from having been run, and how far its numbers are from those that were measured."""
+
+from __future__ import annotations
+
+from k3ctl.memory.forecast import Fit
+from k3ctl.plan import RuntimePlan
+from k3ctl.plan.forecast import Distance, Verification
+from k3ctl.planner.shape import Shape
+from k3ctl.planner.subject import Subject
+
+ORDER = ("verified", "published", "simulated", "inferred", "unverified")
+
+
+def verification(subject: Subject, shape: Shape, runtime: RuntimePlan) -> Verification:
+    """The weakest verdict of GPU, platform, model, engine version and layout, and what each says."""
+    verdicts = {
+        f"platform {subject.platform.name}": subject.platform.verdict,
+        f"model {subject.model.name}": subject.model.verdict,
+        f"{subject.engine.name} {subject.version.version}": subject.version.verdict,
+        f"layout {shape.layout.name}": shape.layout.verdict,
+    }
+    said = [
+        f"{what}: {verdict.status}, {verdict.source}{f' ({verdict.note})' if verdict.note else ''}"
+        for what, verdict in verdicts.items()
+    ]
+    status = max((verdict.status for verdict in verdicts.values()), key=ORDER.index)
+    if runtime.kind == "container":
+        said.append("k3ctl itself has not launched a container on GPUs yet: the texts are rendered, not run")
+        status = max(status, "inferred", key=ORDER.index)
+    return Verification(status, tuple(said))
+
+
+def distances(shape: Shape, fit: Fit | None) -> tuple[Distance, ...]:
+    """Every measurement of the layout, with the plan's own number where there is one."""
+    memory = fit.memory if fit else None
+    planned = {
+        "weights_per_gpu": float(memory.weights_bytes),
+        "kv_pool": float(memory.pool_bytes),
+        "kv_tokens": float(memory.tokens),
+    } if memory else {}  # fmt: skip
+    return tuple(
+        Distance(one.what, one.unit, one.value, planned.get(one.what), one.context, one.source)
+        for one in shape.layout.measured
+    )
