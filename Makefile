@@ -14,11 +14,11 @@ help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
 
 demo: $(VENV)/.ready ## create the lab (two hosts), take it to a served model, ask it something
-	@$(BIN)/python -m k3ctl.lab.demo $(LAB)
+	@$(BIN)/python -m k3ctl.commands.demo $(LAB)
 
 test: packages $(VENV)/.ready ## everything: lint, types, unit, lab, Molecule, end to end (needs root for the lab)
 	@$(MAKE) --no-print-directory check
-	@$(SUDO) env "PATH=$(CURDIR)/$(BIN):$$PATH" CI=$(CI) $(PYTEST) tests/lab -v --durations=15 -p no:cacheprovider
+	@$(SUDO) env "PATH=$(CURDIR)/$(BIN):$$PATH" CI=$(CI) $(PYTEST) tests/local tests/lab -v --durations=15 -p no:cacheprovider
 
 check: lint types unit ## lint, types and unit tests, under a minute
 
@@ -34,6 +34,9 @@ types: $(VENV)/.ready ## mypy, strict
 
 unit: $(VENV)/.ready ## unit tests
 	@$(PYTEST) tests/unit -q
+
+local: $(VENV)/.ready ## tests with real processes on this machine: sshd, the node agent, the hub
+	@$(PYTEST) tests/local -q
 
 format: $(VENV)/.ready ## rewrite in house style
 	@$(BIN)/ruff check -q --fix . ; $(BIN)/ruff format .
@@ -62,4 +65,4 @@ $(VENV)/.ready: requirements.lock pyproject.toml
 clean: ## remove the virtual environment and tool caches (not the lab: k3ctl lab destroy)
 	@rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .ansible build dist
 
-.PHONY: help demo test check lint types unit format schema lock packages setup clean
+.PHONY: help demo test check lint types unit local format schema lock packages setup clean

@@ -98,6 +98,31 @@ def up(
 
 
 @app.command()
+def init(
+    name: Annotated[str, typer.Argument(help="name of the cluster and of its inventory folder", show_default=False)],
+    platform: Annotated[str, typer.Option("--platform", metavar="NAME", help="kind of server, such as h200")] = "",
+    nodes: Annotated[int, typer.Option("--nodes", min=0, help="number of servers; 0 = as many as --host")] = 0,
+    host: Annotated[
+        list[str] | None, typer.Option("--host", metavar="USER@ADDRESS[:PORT]", help="a server; repeat, head first")
+    ] = None,
+    fabric: Annotated[
+        list[str] | None, typer.Option("--fabric", metavar="ADDRESS[/LENGTH]", help="its fabric address; repeat")
+    ] = None,
+    engine: Annotated[str, typer.Option("--engine", help="serving engine; empty = one that knows the platform")] = "",
+    model: Annotated[str, typer.Option("--model", help="model profile")] = "kimi-k3",
+    directory: Annotated[str, typer.Option("--dir", help="where the folder is made")] = "inventories",
+    form: Form = "table",
+    no_color: NoColor = False,
+) -> None:
+    """Write a new inventory from what the flags say. Asks nothing, changes no existing folder."""
+    from k3ctl.commands.init import InitOptions
+    from k3ctl.commands.init import init as run
+
+    options = InitOptions(name, platform, nodes, tuple(host or ()), tuple(fabric or ()), engine, model, directory)
+    raise typer.Exit(run(options, Output(form, color=not no_color)))
+
+
+@app.command()
 def validate(inventory: Inventory, form: Form = "table", no_color: NoColor = False) -> None:
     """Check the inventory and cluster.yml: every problem at once. Touches no host."""
     from k3ctl.commands.validate import validate as run

@@ -114,8 +114,19 @@ def _summary(ran: Ran, options: Options, out: Output, command: str) -> None:
             word = {"unchanged": "no change"}.get(outcome.status, outcome.status)
             table.add_row(name, word, duration(outcome.seconds), outcome.said)
     out.table(table)
-    if "smoke" in outcomes:
+    _skipped(outcomes, out)
+    if "smoke" in outcomes and outcomes["smoke"].status != "skipped":
         _endpoint(ran.session, outcomes["smoke"].value, options.inventory, out)
+
+
+def _skipped(outcomes: Mapping[str, Outcome], out: Output) -> None:
+    """What --limit, --only or --from left out, by reason."""
+    reasons: dict[str, list[str]] = {}
+    for name, outcome in outcomes.items():
+        if outcome.status == "skipped":
+            reasons.setdefault(outcome.said, []).append(name)
+    for reason, names in reasons.items():
+        out.line(f"skipped: {', '.join(names)}: {reason}", "dim")
 
 
 def _planned(outcomes: Mapping[str, Outcome], out: Output) -> None:

@@ -16,7 +16,7 @@ from k3ctl.errors import Interrupted
 from k3ctl.events import Event
 from tests.lab.conftest import Maker, refuse
 from tests.lab.stage_fixtures import Site, fetched, share_done, site_of
-from tests.unit.stage_fixtures import wait_for
+from tests.local.stage_fixtures import wait_for
 
 pytestmark = [pytest.mark.lab, pytest.mark.timeout(600)]
 SLOW = {"path": "/cdn/*", "kind": "slow", "rate": 300_000, "count": 0}

@@ -6,7 +6,7 @@ import time
 from pathlib import Path
 
 from k3ctl.lab.hub.faults import Rule
-from tests.unit.stage_fixtures import PIECE, REPO, SHARD, TOKEN, bed, noise
+from tests.local.stage_fixtures import PIECE, REPO, SHARD, TOKEN, bed, noise
 
 FILES = {SHARD: noise(6 * PIECE), "config.json": b'{"a": 1}'}
 

@@ -17,7 +17,7 @@ from k3ctl.edge.ssh import FabricRemote
 from k3ctl.edge.zipapp import NodeApp, members, node_app, pack
 from k3ctl.errors import AgentFailed, Unreachable
 from k3ctl.protocols import Command, CommandResult
-from tests.unit.sshd_fixtures import ME, Farm, cluster_of, farm
+from tests.local.sshd_fixtures import ME, Farm, cluster_of, farm
 
 __all__ = ["farm"]
 

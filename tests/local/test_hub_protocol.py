@@ -10,7 +10,7 @@ import pytest
 
 from k3ctl.lab.hub.server import Running
 from k3ctl.lab.hub.store import git_blob_id
-from tests.unit.hub_fixtures import READER, REPO, SHARD, ask, logged, small_hub
+from tests.local.hub_fixtures import READER, REPO, SHARD, ask, logged, small_hub
 
 FIRST_SHARD = "model-00000-of-000003.safetensors"
 

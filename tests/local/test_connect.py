@@ -18,7 +18,7 @@ from k3ctl.phases.connect import HELLO, Connect, Connected
 from k3ctl.phases.world import World
 from k3ctl.protocols import Command, CommandResult, Remote, Stop
 from k3ctl.stop import StopFlag
-from tests.unit.sshd_fixtures import Farm, cluster_of, farm, free_port
+from tests.local.sshd_fixtures import Farm, cluster_of, farm, free_port
 
 __all__ = ["farm"]
 

@@ -22,7 +22,7 @@ from k3ctl.lab.hub.links import LinkSigner
 from k3ctl.lab.hub.log import RequestLog
 from k3ctl.lab.hub.server import Hub, Running, serving
 from k3ctl.lab.hub.store import HubStore
-from tests.unit.stage_fixtures import QUICK, noise, wait_for
+from tests.local.stage_fixtures import QUICK, noise, wait_for
 
 needs_zstd = pytest.mark.skipif(shutil.which("zstd") is None, reason="zstd is not installed here")
 PROGRAM = b"#!/bin/sh\nexec echo works\n"

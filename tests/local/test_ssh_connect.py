@@ -19,7 +19,7 @@ from k3ctl.fanout import each
 from k3ctl.inventory import SshTarget
 from k3ctl.protocols import Command
 from k3ctl.secret import Secret
-from tests.unit.sshd_fixtures import ME, Farm, Sshd, farm, free_port, make_key, need
+from tests.local.sshd_fixtures import ME, Farm, Sshd, farm, free_port, make_key, need
 
 __all__ = ["farm"]
 TRUE = Command(("true",))

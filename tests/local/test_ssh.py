@@ -14,7 +14,7 @@ import pytest
 from k3ctl.errors import Unreachable
 from k3ctl.protocols import Command
 from k3ctl.secret import Secret
-from tests.unit.sshd_fixtures import Farm, farm, has_ipv6, need
+from tests.local.sshd_fixtures import Farm, farm, has_ipv6, need
 
 __all__ = ["farm"]
 

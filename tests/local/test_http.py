@@ -18,7 +18,7 @@ from k3ctl.edge.ssh import FabricRemote
 from k3ctl.errors import ConfigError, Problem, Unreachable
 from k3ctl.inventory import SshTarget
 from k3ctl.secret import Secret
-from tests.unit.sshd_fixtures import Farm, farm, free_port
+from tests.local.sshd_fixtures import Farm, farm, free_port
 
 __all__ = ["farm"]
 

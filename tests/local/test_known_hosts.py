@@ -10,7 +10,7 @@ import pytest
 
 from k3ctl.edge.known_hosts import HostKey, KnownHosts, add_known, fingerprint, host_name, parse
 from k3ctl.errors import ConfigError
-from tests.unit.sshd_fixtures import make_key
+from tests.local.sshd_fixtures import make_key
 
 ONE = "AAAAC3NzaC1lZDI1NTE5AAAAIH8ePfGDDvtUUYl9kG1VRUoC6LWJbYb0AqqzqzjYMZgU"
 TWO = "AAAAC3NzaC1lZDI1NTE5AAAAIKcmGYXQ2wZNrfjSdJhgUO3ZCJNfJhJ5w8VXhwlMLXIR"

@@ -11,7 +11,7 @@ from k3ctl.edge.keyscan import KeyScan
 from k3ctl.errors import ConfigError, PhaseFailed, Problem, Unreachable
 from k3ctl.phases.trust import Door, ShownKey, judge, trust
 from k3ctl.protocols import Command
-from tests.unit.sshd_fixtures import ME, Farm, cluster_of, farm, free_port
+from tests.local.sshd_fixtures import ME, Farm, cluster_of, farm, free_port
 
 __all__ = ["farm"]
 

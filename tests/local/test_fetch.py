@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from k3ctl.lab.hub.faults import Rule
-from tests.unit.stage_fixtures import PIECE, SHARD, Bed, bed, next_revision, noise, wait_for
+from tests.local.stage_fixtures import PIECE, SHARD, Bed, bed, next_revision, noise, wait_for
 
 
 @pytest.mark.parametrize("size", [0, 1, PIECE - 1, PIECE, PIECE + 1, 3 * PIECE, 20 * PIECE + 5])

@@ -13,7 +13,7 @@ import pytest
 from k3ctl.errors import ConfigError
 from k3ctl.lab.hub.faults import Faults, parse
 from k3ctl.lab.hub.server import Running
-from tests.unit.hub_fixtures import SHARD, Got, ask, logged, small_hub
+from tests.local.hub_fixtures import SHARD, Got, ask, logged, small_hub
 
 FILE = "files/runtimes/env.tar.zst"
 

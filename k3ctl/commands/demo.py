@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import os
 import shutil
-import subprocess
 import sys
 import time
 
-from k3ctl.edge.program import program
+from k3ctl.edge.program import program, run
 from k3ctl.errors import ExitCode, Problem
 from k3ctl.units import duration
 from k3ctl.view import problems
@@ -48,11 +47,11 @@ def main(argv: list[str]) -> int:
     elevate = (
         [] if os.getuid() == 0 else ["sudo", "--preserve-env=XDG_STATE_HOME,PIP_INDEX_URL,PIP_FIND_LINKS,PIP_CERT"]
     )
-    status = _run([*elevate, *k3ctl, "lab", "create", "--install", inventory])
+    status = run([*elevate, *k3ctl, "lab", "create", "--install", inventory])
     if status != 0:
         return status
     _say(f"demo, step 2 of 2: from bare hosts to a served model (k3ctl up {inventory})")
-    status = _run([*k3ctl, "up", inventory])
+    status = run([*k3ctl, "up", inventory])
     if status != 0:
         return status
     shown = program()
@@ -66,10 +65,6 @@ def main(argv: list[str]) -> int:
         f"                {shown} lab destroy {inventory}   (removes the hosts)"
     )
     return int(ExitCode.OK)
-
-
-def _run(argv: list[str]) -> int:
-    return subprocess.run(argv, check=False).returncode
 
 
 def _say(text: str) -> None:

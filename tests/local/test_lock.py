@@ -20,7 +20,7 @@ import pytest
 from k3ctl.edge.agent import NodeAgent
 from k3ctl.edge.lock import ClusterLock, Owner, describe
 from k3ctl.errors import AgentFailed, ExitCode, LockHeld
-from tests.unit.sshd_fixtures import Farm, cluster_of, farm, need
+from tests.local.sshd_fixtures import Farm, cluster_of, farm, need
 
 __all__ = ["farm"]
 

@@ -11,7 +11,7 @@ from k3ctl.edge.hub import HuggingFaceHub
 from k3ctl.errors import ConfigError, K3ctlError, PhaseFailed
 from k3ctl.lab.hub.faults import Rule
 from k3ctl.secret import Secret
-from tests.unit.stage_fixtures import REPO, TOKEN, bed, listing, noise
+from tests.local.stage_fixtures import REPO, TOKEN, bed, listing, noise
 
 NAMES = [f"model-{i:05}-of-000003.safetensors" for i in (1, 2, 3)]
 INDEX = json.dumps({"metadata": {"total_size": 300}, "weight_map": {f"t{i}": n for i, n in enumerate(NAMES)}}).encode()

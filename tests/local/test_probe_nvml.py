@@ -14,7 +14,7 @@ from k3ctl.errors import ConfigError
 from k3ctl.lab import hardware
 from k3ctl.lab.sim import library, machine
 from k3ctl.lab.sim.machine import SimGpu, SimHca, SimMachine
-from tests.unit.test_probe import called
+from tests.local.test_probe import called
 
 pytestmark = pytest.mark.skipif(not shutil.which("cc"), reason="no C compiler")
 

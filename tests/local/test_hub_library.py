@@ -8,7 +8,7 @@ import pytest
 from huggingface_hub import HfApi, get_hf_file_metadata, hf_hub_download, hf_hub_url, snapshot_download
 from huggingface_hub.errors import EntryNotFoundError, GatedRepoError, RepositoryNotFoundError, RevisionNotFoundError
 
-from tests.unit.hub_fixtures import READER, REPO, SHARD, logged, small_hub
+from tests.local.hub_fixtures import READER, REPO, SHARD, logged, small_hub
 
 
 def test_snapshot_download_and_verify(tmp_path: Path) -> None:

@@ -31,10 +31,10 @@ from k3ctl.plan import ModelPlan, RuntimePlan
 from k3ctl.secret import Secret
 from k3ctl.staging.manifest import Manifest, ManifestFile, manifest_of
 from k3ctl.stop import StopFlag
-from tests.unit import systemd_fixtures
+from tests.local import systemd_fixtures
+from tests.local.stage_fixtures import PIECE, REPO, SHARD, TOKEN, Bed, bed, noise, wait_for
+from tests.local.test_unpack import Bench, bench, environment, member, tar_of
 from tests.unit.preflight_fixtures import plan
-from tests.unit.stage_fixtures import PIECE, REPO, SHARD, TOKEN, Bed, bed, noise, wait_for
-from tests.unit.test_unpack import Bench, bench, environment, member, tar_of
 
 
 class Unused:
