@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import select
 import threading
 import time
 from typing import IO, List, NamedTuple, Optional
@@ -142,11 +143,11 @@ class AttemptLog:
         text = text[:MAX_LINE]
         line = ("%s %s %s\n" % (when(time.time()), stream, text)).encode("utf-8", "replace")
         with self._lock:
+            if self._file is None:
+                return
             if stream != "K" and text.strip():
                 self.recent.append(text)
                 del self.recent[:-200]
-            if self._file is None:
-                return
             try:
                 if self._bytes and self._bytes + len(line) > self.max_bytes:
                     self._open()
@@ -160,11 +161,13 @@ class AttemptLog:
         splitter = Splitter()
         descriptor = source.fileno()
         while True:
-            try:
-                block = os.read(descriptor, 65536)
-            except OSError:
-                block = b""
-            for line in splitter.feed(block, time.monotonic()):
+            if not select.select([descriptor], [], [], REDRAW_S)[0]:
+                lines = splitter.idle(time.monotonic())
+                block = b"-"
+            else:
+                block = _read(descriptor)
+                lines = splitter.feed(block, time.monotonic())
+            for line in lines:
                 self.write(stream, line.decode("utf-8", "replace"))
             if not block:
                 return
@@ -177,12 +180,21 @@ class AttemptLog:
                 self._file = None
 
 
+def _read(descriptor: int) -> bytes:
+    try:
+        return os.read(descriptor, 65536)
+    except OSError:
+        return b""
+
+
 class Splitter:
     """Cuts bytes into lines at LF, CR LF and CR. Of a progress bar one redraw a second is kept, and the last."""
 
     def __init__(self) -> None:
         self.rest = b""
         self.held = b""  # a redraw that was not written yet
+        self.shown = b""  # the redraw that was written last
+        self.redrawing = False  # what is in `rest` came after a carriage return
         self.drawn = float("-inf")
 
     def feed(self, block: bytes, now: float) -> List[bytes]:
@@ -197,20 +209,41 @@ class Splitter:
             cut = min(positions)
             line, end, self.rest = self.rest[:cut], self.rest[cut : cut + 1], self.rest[cut + 1 :]
             if end == b"\r" and not self.rest.startswith(b"\n"):
-                self._redraw(line, now, found)
+                found += self._redraw(line, now)
                 continue
             if end == b"\r":
                 self.rest = self.rest[1:]
-            found += [text for text in ((line or self.held),) if text]
-            self.held = b""
+            found += self._last_words(line or self.held)
         if len(self.rest) > MAX_LINE or not block:
-            found += [text for text in (self.held, self.rest) if text]
-            self.held, self.rest = b"", b""
+            for text in (self.held, self.rest):
+                found += self._last_words(text)
+            self.rest = b""
         return found
 
-    def _redraw(self, line: bytes, now: float, found: List[bytes]) -> None:
-        if now - self.drawn >= REDRAW_S:
-            self.drawn, self.held = now, b""
-            found += [line] if line else []
-        else:
-            self.held = line or self.held
+    def idle(self, now: float) -> List[bytes]:
+        """Nothing came for a while: show where the progress bar stands, though its line has not ended."""
+        text = self.held
+        if self.rest.endswith(b"\r"):
+            text, self.rest, self.redrawing = self.rest[:-1], b"", True
+        elif self.redrawing and self.rest:
+            text = self.rest
+        if not text or text == self.shown:
+            return []
+        self.held, self.shown, self.drawn = b"", text, now
+        return [text]
+
+    def _redraw(self, line: bytes, now: float) -> List[bytes]:
+        self.redrawing = True
+        if not line or line == self.shown:
+            return []
+        if now - self.drawn < REDRAW_S:
+            self.held = line
+            return []
+        self.held, self.shown, self.drawn = b"", line, now
+        return [line]
+
+    def _last_words(self, text: bytes) -> List[bytes]:
+        """A line that ended; not once more if it is the redraw that was written already."""
+        again = self.redrawing and text == self.shown
+        self.held, self.shown, self.redrawing = b"", b"", False
+        return [] if again or not text else [text]
