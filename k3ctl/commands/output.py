@@ -43,7 +43,10 @@ class Output:
     @staticmethod
     def grid(*columns: str, title: str = "") -> Table:
         """A table in the house's form: no frame, a rule under the head."""
-        return Table(*columns, title=title or None, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
+        table = Table(title=title or None, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
+        for column in columns:
+            table.add_column(column, overflow="fold")
+        return table
 
     def table(self, table: Table) -> None:
         """A table on stdout."""

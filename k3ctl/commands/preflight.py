@@ -29,24 +29,29 @@ def preflight(options: Options, out: Output) -> int:
         return ran.code
     report = PreflightReport.from_json(text)
     out.text(f"{report.cluster}: {report.verdict}. {report.said}")
-    out.table(_table(report))
+    open_ = [finding for finding in report.findings if finding.severity != "ok"]
+    if open_:
+        out.table(_table(open_, report.nodes))
+    good = sorted({f.check for f in report.findings} - {f.check for f in open_})
+    if good:
+        out.text(f"ok on all nodes: {', '.join(good)}")
     return ran.code
 
 
-def _table(report: PreflightReport) -> Table:
-    """One row per check; nodes with the same finding share it. Worst first."""
+def _table(findings: Sequence[Finding], nodes: Sequence[str]) -> Table:
+    """One row per check and cause; nodes with the same finding share it. Worst first."""
     table = Output.grid("", "check", "nodes", "found", "fix")
     rows: dict[tuple[str, str, str, str], list[Finding]] = {}
-    for finding in report.findings:
+    for finding in findings:
         rows.setdefault((finding.severity, finding.check, finding.found, finding.fix), []).append(finding)
-    for (severity, check, found, fix), same in sorted(
-        rows.items(), key=lambda item: SEVERITIES.index(item[1][0].severity)
-    ):
+    for (severity, check, found, fix), same in sorted(rows.items(), key=lambda row: _order(row[1][0])):
         word = f"waived: {same[0].waived}" if same[0].waived else severity
-        table.add_row(
-            Text(word, COLOURS[severity]), check, _names(same, report.nodes), found, "" if severity == "ok" else fix
-        )
+        table.add_row(Text(word, COLOURS[severity]), check, _names(same, nodes), found, fix)
     return table
+
+
+def _order(finding: Finding) -> int:
+    return SEVERITIES.index(finding.severity)
 
 
 def _names(findings: Sequence[Finding], nodes: Sequence[str]) -> str:
