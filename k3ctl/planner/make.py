@@ -66,7 +66,7 @@ def make_plan(
         max_model_len=shape.max_model_len,
         max_num_seqs=shape.max_num_seqs,
         memory=choice.fit.memory if choice.fit else None,
-        distances=verify.distances(shape, choice.fit),
+        distances=verify.distances(subject, shape, choice.fit),
         alternatives=choice.alternatives,
         warnings=choice.warnings,
         notes=(*made.notes, *_notes(subject, shape, replicas)),

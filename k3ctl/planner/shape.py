@@ -107,7 +107,7 @@ def by_rule(subject: Subject, like: Shape) -> Iterator[Shape]:
         splits = [(1, 1)] if others == 1 else [(others, 1), (1, others)]
         for pp, dp in splits:
             for ep in (False, True):
-                if pp > MAX_STAGES or (ep and experts % (tp * dp)):
+                if pp > MAX_STAGES or (ep and (tp * dp == 1 or experts % (tp * dp))):
                     continue
                 made = sizes.Layout(tp=tp, pp=pp, dp=dp, ep=ep)
                 yield replace(like, sizes=made, documented=False, draft=None, replay=False)

@@ -30,15 +30,25 @@ def verification(subject: Subject, shape: Shape, runtime: RuntimePlan) -> Verifi
     return Verification(status, tuple(said))
 
 
-def distances(shape: Shape, fit: Fit | None) -> tuple[Distance, ...]:
-    """Every measurement of the layout, with the plan's own number where there is one."""
+def distances(subject: Subject, shape: Shape, fit: Fit | None) -> tuple[Distance, ...]:
+    """Every measurement of the layout, with the plan's own number where it has one and runs as was measured."""
     memory = fit.memory if fit else None
     planned = {
         "weights_per_gpu": float(memory.weights_bytes),
         "kv_pool": float(memory.pool_bytes),
         "kv_tokens": float(memory.tokens),
     } if memory else {}  # fmt: skip
+    if _changed(subject, shape):
+        planned = {"weights_per_gpu": planned["weights_per_gpu"]} if planned else {}
     return tuple(
         Distance(one.what, one.unit, one.value, planned.get(one.what), one.context, one.source)
         for one in shape.layout.measured
     )
+
+
+def _changed(subject: Subject, shape: Shape) -> bool:
+    """True when cluster.yml runs the layout otherwise than it is written."""
+    spec = subject.cluster.spec.strategy
+    wishes = (spec.kv_cache, spec.gpu_memory_utilization, spec.max_model_len, spec.max_num_seqs)
+    added = shape.draft.name if shape.draft else ""
+    return any(wish is not None for wish in wishes) or added != shape.layout.draft
