@@ -65,7 +65,9 @@ def problems(plan: Plan, results: Mapping[str, Mapping[str, Any]]) -> list[Probl
     bad = {name: result for name, result in results.items() if not result["ok"]}
     causes = {name: result for name, result in bad.items() if result["stage"] not in VICTIM_STAGES}
     wrong = {name: result for name, result in causes.items() if any(rank.get("wrong") for rank in result["ranks"])}
-    return [_problem(plan, name, result) for name, result in (wrong or causes or bad).items()]
+    # A head that did not even listen is why nobody reached it.
+    strong = {name: result for name, result in causes.items() if result["stage"] != "connect"}
+    return [_problem(plan, name, result) for name, result in (wrong or strong or causes or bad).items()]
 
 
 def rates(results: Mapping[str, Mapping[str, Any]]) -> list[Rate]:

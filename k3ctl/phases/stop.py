@@ -34,7 +34,10 @@ class Stop:
             for name, status in found.items()
             if _something(status)
         )
-        return Assessment("no node runs the engine", changes)
+        running = ", ".join(change.node for change in changes)
+        return Assessment(
+            f"the engine is to be stopped on {running}" if running else "no node runs the engine", changes
+        )
 
     def apply(self, work: Work, assessment: Assessment) -> Outcome:  # noqa: ARG002 - the protocol's signature
         """Stop, end what is left, look again."""

@@ -24,7 +24,7 @@ class Watcher:
     began: float
     seen: dict[str, tuple[tuple[int, ...], float]] = field(default_factory=dict)
     told: set[tuple[str, int]] = field(default_factory=set)
-    said_at: float = 0.0
+    said_at: float | None = None
     warned: set[str] = field(default_factory=set)
 
     def look(self, ranks: Sequence[RankStatus], now: float) -> list[str]:
@@ -41,7 +41,7 @@ class Watcher:
                     f"no sign of life from rank {rank.rank} on {rank.node} for {units.duration(now - before[1])}: "
                     f"no log line, no byte read, no CPU time; see its log {rank.log}"
                 )
-        if not self.said_at or now - self.said_at > HEARTBEAT_S or lines:
+        if self.said_at is None or now - self.said_at > HEARTBEAT_S or lines:
             self.said_at = now
             lines.append(self.heartbeat(ranks, now))
         return lines
