@@ -8,9 +8,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from k3ctl.errors import InternalError, Problem
-from k3ctl.launch import torchrun
-from k3ctl.launch.engines import traits_of
+from k3ctl.errors import ConfigError, InternalError, Problem
+from k3ctl.launch import container, torchrun
+from k3ctl.launch.engines import EngineTraits, traits_of
 from k3ctl.launch.unit import unit_name, unit_text
 from k3ctl.plan import NodePlan, Plan
 from k3ctl.secret import Secret
@@ -72,6 +72,14 @@ def render(plan: Plan, agents: Mapping[str, str], pythons: Mapping[str, str], ap
     """
     if plan.launcher != "torchrun":
         raise InternalError(Problem(what=f"no launcher {plan.launcher}", expected="torchrun"))
+    if plan.replicas:
+        raise ConfigError(
+            Problem(
+                what=f"{len(plan.replicas)} replicas can be planned, not launched: the router before them is not built",
+                key="strategy.replicas",
+                fix="make an inventory of each replica's nodes",
+            )
+        )
     drafts = tuple(_node(plan, node, agents[node.name], pythons[node.name], api_key) for node in plan.nodes)
     digest = hashlib.sha256()
     for node, draft in zip(plan.nodes, drafts, strict=True):
@@ -103,10 +111,7 @@ def _node(plan: Plan, node: NodePlan, agent: str, python: str, api_key: Secret) 
 
 def _launch(plan: Plan, node: NodePlan) -> dict[str, Any]:
     """launch.json as an object; k3ctl/node/launchfile.py reads it."""
-    traits = traits_of(plan.engine)
-    program = node.engine_argv[0]
-    if "/" not in program:
-        program = f"{plan.runtime.bin}/{program}"
+    traits = traits_of(plan.engine_family or plan.engine)
     ready = plan.timeouts.engine_ready
     return {
         "schema": SCHEMA,
@@ -121,12 +126,8 @@ def _launch(plan: Plan, node: NodePlan) -> dict[str, Any]:
         "engine": plan.engine,
         "engine_version": plan.engine_version,
         "served_name": plan.model.served_name,
-        "torchrun_argv": torchrun.argv(
-            plan, node, f"k3ctl-{plan.cluster}-{{launch_id8}}", f"{plan.state_dir}/torchrun"
-        ),
         "torchrun_env": torchrun.ENVIRONMENT,
-        "base_env": {"PATH": f"{plan.runtime.bin}:{SYSTEM_PATH}", "PYTHONUNBUFFERED": "1"},
-        "engine_argv": [program, *node.engine_argv[1:]],
+        **_programs(plan, node, traits),
         "env_file": f"{plan.config_dir}/engine.env",
         "state_dir": plan.state_dir,
         "log_dir": plan.log_dir,
@@ -146,11 +147,46 @@ def _launch(plan: Plan, node: NodePlan) -> dict[str, Any]:
     }
 
 
+def _programs(plan: Plan, node: NodePlan, traits: EngineTraits) -> dict[str, Any]:
+    """What is started: torchrun, and under it the engine; on the host from the bundle, or both inside the image."""
+    around = torchrun.argv(plan, node, f"k3ctl-{plan.cluster}-{{launch_id8}}", f"{plan.state_dir}/torchrun")
+    engine = [*node.engine_argv]
+    found: dict[str, Any] = {}
+    if traits.api_key_option and serves_api(plan, node):
+        path = f"{plan.state_dir}/api_key.yml"
+        engine += [traits.api_key_option, path]
+        found["api_key_file"] = {"path": path, "variable": traits.api_key_env, "key": "api-key"}
+    if container.used(plan):
+        # The image's own PATH finds its programs.
+        return {
+            **found,
+            "torchrun_argv": container.argv(plan, node, ("torchrun", *around[1:])),
+            "shim_python": container.PYTHON,
+            "base_env": {"PYTHONUNBUFFERED": "1"},
+            "engine_argv": engine,
+        }
+    if "/" not in engine[0]:
+        engine[0] = f"{plan.runtime.bin}/{engine[0]}"
+    return {
+        **found,
+        "torchrun_argv": around,
+        "base_env": {"PATH": f"{plan.runtime.bin}:{SYSTEM_PATH}", "PYTHONUNBUFFERED": "1"},
+        "engine_argv": engine,
+    }
+
+
+def serves_api(plan: Plan, node: NodePlan) -> bool:
+    """True for ranks that clients reach: the head, and with several front ends every node that has one."""
+    return node.rank == plan.head.rank or any(
+        port.reached_by == "clients" and node.rank in port.ranks for port in plan.ports
+    )
+
+
 def _environment(plan: Plan, node: NodePlan, api_key: Secret) -> Secret:
-    """engine.env: KEY=VALUE lines. Only the rank that serves the API gets the key."""
+    """engine.env: KEY=VALUE lines. Only the ranks that serve the API get the key."""
     values = dict(node.engine_env)
-    if node.rank == plan.head.rank:
-        values[traits_of(plan.engine).api_key_env] = api_key.reveal()
+    if serves_api(plan, node):
+        values[traits_of(plan.engine_family or plan.engine).api_key_env] = api_key.reveal()
     for key, value in values.items():
         if "\n" in value or "=" in key or not key:
             raise InternalError(

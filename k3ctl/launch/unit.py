@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from k3ctl.launch import container
 from k3ctl.plan import NodePlan, Plan
 
 STOP_TIMEOUT_S = 90
@@ -19,6 +20,7 @@ def unit_text(plan: Plan, node: NodePlan, python: str, agent: str, launch_file: 
     KillMode=mixed: only the gang gets SIGTERM and ends torchrun, rank and engine in that order; what is left in the
     cgroup when it is gone gets SIGKILL. Status 78 means crash loop: systemd leaves it down.
     """
+    inside = container.unit_lines(plan) if container.used(plan) else {}
     lines = [
         f"# Written by k3ctl for cluster {plan.cluster}, rank {node.rank} of {len(plan.nodes)}. Changes here are lost.",
         "[Unit]",
@@ -26,10 +28,12 @@ def unit_text(plan: Plan, node: NodePlan, python: str, agent: str, launch_file: 
         f"rank {node.rank} of {len(plan.nodes)}",
         "Wants=network-online.target",
         "After=network-online.target",
+        *inside.get("Unit", ()),
         "StartLimitIntervalSec=0",
         "",
         "[Service]",
         "Type=exec",
+        *inside.get("Service", ()),
         f"ExecStart={python} {agent} gang --launch {launch_file}",
         "Restart=always",
         "RestartSec=2",

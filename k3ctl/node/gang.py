@@ -37,7 +37,8 @@ def main(argv: List[str]) -> int:
 
 def shim_argv(launch: Launch) -> List[str]:
     """How torchrun starts the rank: a copy of this agent, since a newer k3ctl may have removed the file by then."""
-    return [sys.executable, launch.state("k3node.pyz"), "rank", "--launch", launch.path]
+    python = launch.raw.get("shim_python") or sys.executable  # inside an image the host's path of Python is not there
+    return [python, launch.state("k3node.pyz"), "rank", "--launch", launch.path]
 
 
 def torchrun_environment(launch: Launch, base: Dict[str, str]) -> Dict[str, str]:

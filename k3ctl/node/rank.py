@@ -7,6 +7,7 @@ restarts the ranks of all nodes together. What happened is written to attempts.j
 
 from __future__ import annotations
 
+import json
 import os
 import resource
 import signal
@@ -55,6 +56,22 @@ def engine_environment(launch: Launch, base: Dict[str, str]) -> Dict[str, str]:
     return env
 
 
+def launch_key_file(launch: Launch) -> Dict[str, str]:
+    """Where an engine without a variable for its API key reads it: path, variable, key; empty when it has one."""
+    return dict(launch.raw.get("api_key_file") or {})
+
+
+def hand_over_key(file: Dict[str, str], environment: Dict[str, str]) -> None:
+    """Move the key out of the environment into a file that only its owner may read."""
+    if not file:
+        return
+    key = environment.pop(file["variable"])
+    descriptor = os.open(file["path"], os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    with os.fdopen(descriptor, "w", encoding="utf-8") as opened:
+        os.fchmod(descriptor, 0o600)
+        opened.write("%s: %s\n" % (file["key"], json.dumps(key)))
+
+
 class Attempt:
     """One run of the engine on this node."""
 
@@ -89,6 +106,7 @@ class Attempt:
             self.log.write("K", text)
         try:
             environment = engine_environment(self.launch, dict(os.environ))
+            hand_over_key(launch_key_file(self.launch), environment)
             self._start_engine(environment)
         except (OSError, ValueError, NoInterface) as error:
             self.log.write("K", "the engine could not be started: %s" % error)

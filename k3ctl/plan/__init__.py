@@ -128,6 +128,7 @@ class Plan:
     data_parallel: int = 1
     decode_context_parallel: int = 1
     expert_parallel: bool = False
+    engine_family: str = ""  # dialect of the engine; empty: the first part of its name
     layout: str = ""  # name in the engine's profile
     why: str = ""  # why this layout
     draft: str = ""  # the draft it speculates with

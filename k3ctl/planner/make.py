@@ -60,6 +60,7 @@ def make_plan(
         data_parallel=shape.sizes.dp,
         decode_context_parallel=shape.sizes.dcp,
         expert_parallel=shape.sizes.ep,
+        engine_family=subject.engine.family,
         layout=shape.layout.name,
         why=shape.layout.why,
         draft=shape.draft.name if shape.draft else "",

@@ -94,7 +94,7 @@ def test_a_program_without_a_path_is_the_runtimes_own() -> None:
 def test_refusals() -> None:
     plan = CASES["one"]
     with pytest.raises(ConfigError, match="cannot be launched yet"):
-        traits_of("sglang")
+        traits_of("llamacpp")
     with pytest.raises(InternalError, match="no launcher ray"):
         rendered(replace(plan, launcher="ray"))
     odd = replace(plan.nodes[0], engine_env={"A": "1\n2"})
