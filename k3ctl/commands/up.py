@@ -90,7 +90,7 @@ def _summary(ran: Ran, options: Options, out: Output, command: str) -> None:
         out.json(
             {
                 "command": command,
-                "ok": ran.result.ok,
+                "ok": ran.code == 0,
                 "dry_run": options.dry_run,
                 "seconds": round(ran.seconds, 3),
                 "endpoint": plan.endpoint,
@@ -104,7 +104,7 @@ def _summary(ran: Ran, options: Options, out: Output, command: str) -> None:
     if options.dry_run:
         _planned(outcomes, out)
         return
-    if not ran.result.ok:
+    if ran.code:
         out.line(f"stopped after {duration(ran.seconds)}; {command} again goes on where this ended", "dim")
         out.line(f"records: {ran.session.store.run_dir}", "dim")
         return
