@@ -13,6 +13,7 @@ import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 import yaml
@@ -20,6 +21,9 @@ import yaml
 from k3ctl.lab import access, network
 from k3ctl.lab.definition import LabDefinition, load
 from k3ctl.lab.process import Ended, run
+
+if TYPE_CHECKING:
+    from tests.lab.up_fixtures import Operator
 
 _POOL = 120  # pairs of /24 networks: 10.110.N.0 and 10.111.N.0
 LAB = (sys.executable, "-m", "k3ctl.lab.commands")
@@ -141,6 +145,26 @@ def lab(new_inventory: Maker) -> MachineLab:
     if not created.ok:
         refuse(f"the lab could not be made:\n{created.stderr}")
     return made
+
+
+@pytest.fixture(scope="session")
+def operator(new_inventory: Maker, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Operator]:
+    """Somebody with a lab of two machines and a hub, shared by the tests of `up`, which say what state they need.
+
+    K3CTL_TEST_UP_LAB=<inventory folder> uses a lab that is there already, with <folder>-state as XDG_STATE_HOME. The
+    tests destroy and make it anew.
+    """
+    from tests.lab.up_fixtures import Operator
+
+    given = os.environ.get("K3CTL_TEST_UP_LAB", "")
+    if given:
+        folder = Path(given).resolve()
+        someone = Operator(MachineLab(folder, load(folder)), folder.with_name(f"{folder.name}-state"))
+    else:
+        someone = Operator(new_inventory("u", hub=True), tmp_path_factory.mktemp("state"))
+    someone.make_lab()
+    yield someone
+    someone.alone()
 
 
 @pytest.fixture(scope="session")
