@@ -216,7 +216,10 @@ class Attempt:
             text = "worker process %s (pid %s) died; %s" % (lost["title"], lost["pid"], text)
         self.log.write("K", text)
         self._end_engine()
-        return self._record_end("worker" if lost else "exit", text, status)
+        cause = "worker" if lost else "exit"
+        if os.path.exists(self.launch.state(STOPPING)):
+            cause = "stop"  # the other nodes were stopped a moment earlier, and the engine noticed
+        return self._record_end(cause, text, status)
 
     def _ended_by_gang(self) -> int:
         stopped = os.path.exists(self.launch.state(STOPPING))

@@ -14,6 +14,7 @@ SECONDHAND = re.compile(
     r"ncclRemoteError|peer .{0,40}(?:exited|closed|lost)",
     re.IGNORECASE,
 )
+STOPPED_ALONE = "its unit was stopped there (systemctl stop, or the host went down)"
 
 
 @dataclass(frozen=True)
@@ -44,11 +45,16 @@ def failures(ranks: Sequence[RankStatus]) -> list[Failure]:
     controller's clock, to which the times of every node were brought.
     """
     rounds: dict[str, list[tuple[RankStatus, Attempt]]] = {}
+    stopped: dict[str, tuple[RankStatus, Attempt]] = {}
     for rank in ranks:
         for attempt in rank.attempts:
+            name = _round(rank, attempt)
             if attempt.own_failure and attempt.failed_at is not None:
-                rounds.setdefault(_round(rank, attempt), []).append((rank, attempt))
-    return sorted((_first(members) for members in rounds.values()), key=lambda failure: failure.at)
+                rounds.setdefault(name, []).append((rank, attempt))
+            elif attempt.cause == "stop" and attempt.ended is not None:
+                stopped.setdefault(name, (rank, attempt))
+    found = (_first(members, stopped.get(name)) for name, members in rounds.items())
+    return sorted(found, key=lambda failure: failure.at)
 
 
 def _round(rank: RankStatus, attempt: Attempt) -> str:
@@ -56,15 +62,18 @@ def _round(rank: RankStatus, attempt: Attempt) -> str:
     return attempt.round if attempt.round.strip(":") else f"{rank.node}/{attempt.number}"
 
 
-def _first(members: Iterable[tuple[RankStatus, Attempt]]) -> Failure:
+def _first(members: Iterable[tuple[RankStatus, Attempt]], stopped: tuple[RankStatus, Attempt] | None = None) -> Failure:
+    """The first of one round. `stopped` is a rank of it whose unit was stopped alone, as by a reboot of its host."""
     ordered = sorted(members, key=lambda m: (_weak(m[1]), m[1].failed_at or 0.0, m[0].rank))
+    if stopped is not None and _weak(ordered[0][1]):
+        ordered.insert(0, stopped)
     rank, attempt = ordered[0]
     return Failure(
         rank=rank.rank,
         node=rank.node,
         at=attempt.failed_at or 0.0,
         cause=attempt.cause,
-        reason=attempt.reason,
+        reason=STOPPED_ALONE if attempt.cause == "stop" else attempt.reason,
         attempt=attempt.number,
         tail=attempt.tail,
         others=tuple(other.rank for other, _ in ordered[1:]),

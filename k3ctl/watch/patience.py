@@ -50,7 +50,7 @@ class Watcher:
         """What every rank does, and since when we wait."""
         parts = []
         for rank in ranks:
-            read = f", {units.size(rank.vital[1])} read" if rank.vital and rank.vital[1] else ""
+            read = f", {units.size(rank.vital[1])} read" if len(rank.vital) > 1 and rank.vital[1] else ""
             parts.append(f"rank {rank.rank} {loading_text(rank)}{read}")
         return f"{units.duration(now - self.began)}: " + "; ".join(parts)
 

@@ -62,3 +62,15 @@ def test_every_round_is_a_failure_of_its_own() -> None:
 def test_attempts_that_never_met_are_rounds_of_their_own() -> None:
     early = replace(died(10.0), round=":", cause="start")
     assert len(failures([rank(0, early), rank(1, replace(early, failed_at=20.0))])) == 2
+
+
+def test_a_host_that_went_down_is_the_cause_of_what_the_others_noticed() -> None:
+    noticed = died(200.5, "engine ended with status 0: RuntimeError: Connection closed by peer [10.78.0.12]:12934")
+    down = replace(BLANK, cause="stop", reason="stopped by the operator", ended=199.0, failed_at=199.0)
+    found = last_failure([rank(0, noticed), rank(1, down)])
+    assert found is not None
+    assert (found.rank, found.cause, found.others) == (1, "stop", (0,))
+    assert "the host went down" in found.reason
+    own = last_failure([rank(0, died(200.5)), rank(1, down)])
+    assert own is not None
+    assert own.rank == 0
