@@ -133,9 +133,10 @@ def validate(inventory: Inventory, form: Form = "table", no_color: NoColor = Fal
 @app.command()
 def plan(inventory: Inventory, form: Form = "table", no_color: NoColor = False) -> None:
     """Show what will run on every rank. Touches no host."""
+    from k3ctl.commands.plan import PlanOptions
     from k3ctl.commands.plan import plan as run
 
-    raise typer.Exit(run(inventory, Output(form, color=not no_color)))
+    raise typer.Exit(run(PlanOptions(inventory), Output(form, color=not no_color)))
 
 
 @app.command()
