@@ -47,7 +47,7 @@ class K3ctlError(Exception):
     def __init__(self, *problems: Problem) -> None:
         if not problems:
             raise ValueError("an error without a problem says nothing")
-        super().__init__("; ".join(p.what for p in problems))
+        super().__init__("; ".join(dict.fromkeys(p.what for p in problems)))  # several nodes may have the same one
         self.problems: tuple[Problem, ...] = problems
 
     @classmethod
