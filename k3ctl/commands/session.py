@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -60,10 +61,13 @@ def load_plan(
     """
     from k3ctl.edge.ansible_inventory import load_cluster
 
-    cluster, summary = validate(path, load_cluster)
+    # Ansible reads the inventory in a process of its own; the profiles are parsed while it works.
+    with ThreadPoolExecutor(1) as beside:
+        loading = beside.submit(load_profiles)
+        cluster, summary = validate(path, load_cluster)
+        profiles = loading.result()
     if engine or engine_version:
         cluster = with_engine(cluster, engine, engine_version)
-    profiles = load_profiles()
     record = runtime_record(version_of(cluster, engine_of(cluster, profiles)))
     return cluster, make_plan(cluster, profiles, record, wan=wan), summary
 
