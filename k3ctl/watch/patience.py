@@ -13,8 +13,10 @@ from k3ctl.watch.rank_status import RankStatus
 
 SILENT_AFTER_S = 60.0
 HEARTBEAT_S = 25.0
-# The head's torchrun waits for nobody to start: that many failures of it alone are no matter of patience.
+# torchrun that could not even start so often in a row is no matter of patience.
 FAILED_STARTS = 5
+# With these words it did start, and lost its head: on other ranks than the head that passes when the head comes back.
+STARTED = "torchrun ended"
 
 
 @dataclass
@@ -83,6 +85,10 @@ def final(ranks: Sequence[RankStatus]) -> list[Problem]:
             what = f"the unit of rank {rank.rank} does not run: {rank.unit}"
             fix = f"see `journalctl -u k3ctl-*` on {rank.node}, then `k3ctl start`"
             problems.append(Problem(what=what, found=rank.why, expected="active", fix=fix, node=rank.node))
+        elif rank.failed_starts >= FAILED_STARTS and (rank.rank == 0 or not rank.why.startswith(STARTED)):
+            what = f"torchrun of rank {rank.rank} failed {rank.failed_starts} times before the ranks met"
+            fix = "correct the cause; the unit goes on trying by itself"
+            problems.append(Problem(what=what, found=rank.why, fix=fix, node=rank.node))
     return problems
 
 

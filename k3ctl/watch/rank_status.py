@@ -61,13 +61,14 @@ class RankStatus:
     log: str
     listening: tuple[int, ...]
     boot_id: str
+    failed_starts: int  # of torchrun, in a row, without a round of the gang between
     vital: tuple[int, ...]  # log bytes, bytes read, CPU ticks: any change is a sign of life
 
 
 def unreachable(node: str, rank: int, why: str) -> RankStatus:
     """A rank whose node did not answer: nothing is known."""
     return RankStatus(
-        node, rank, "unknown", why, "", None, 0, (), 0, "", "", 0, 0, 0, 0, "", "", "", (), "", ()
+        node, rank, "unknown", why, "", None, 0, (), 0, "", "", 0, 0, 0, 0, "", "", "", (), "", 0, ()
     )  # fmt: skip
 
 
@@ -101,6 +102,7 @@ def parse(node: str, rank: int, reply: Mapping[str, Any], offset_s: float = 0.0)
         log=reply["log"] or "",
         listening=tuple(reply["listening"]),
         boot_id=reply["boot_id"],
+        failed_starts=int(gang.get("failed_starts", 0)),
         vital=(int(reply["log_bytes"]), int(life.get("read_bytes", 0)), int(life.get("ticks", 0))),
     )
 

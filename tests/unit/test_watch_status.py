@@ -256,6 +256,22 @@ def test_what_no_waiting_cures() -> None:
     assert (gone.node, gone.found) == ("k3lab2", "203")
 
 
+@pytest.mark.parametrize(
+    ("number", "failed", "why", "hopeless"),
+    [
+        (0, 4, "port 8000 is held by pid 7: nginx", False),
+        (0, 5, "port 8000 is held by pid 7: nginx", True),
+        (0, 5, "torchrun ended with status 2: unrecognized arguments", True),
+        (1, 9, "torchrun ended with status 1: DistNetworkError: Connection refused", False),
+        (1, 5, "no interface holds 10.78.0.12", True),
+    ],
+)
+def test_a_torchrun_that_never_starts(number: int, failed: int, why: str, *, hopeless: bool) -> None:
+    found = final([rank(number, "restarting", why=why, failed_starts=failed)])
+    assert bool(found) is hopeless
+    assert [problem.found for problem in found] == [why] * hopeless
+
+
 def test_the_limit_is_named_with_its_value_and_the_way_to_raise_it() -> None:
     problem = out_of_time([rank(0, "loading", shards_done=1, shards_total=96)], 5400.0, "--timeout")
     assert problem.what == "the engine was not ready within 1h30m (limit engine_ready)"
