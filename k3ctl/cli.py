@@ -131,12 +131,23 @@ def validate(inventory: Inventory, form: Form = "table", no_color: NoColor = Fal
 
 
 @app.command()
-def plan(inventory: Inventory, form: Form = "table", no_color: NoColor = False) -> None:
-    """Show what will run on every rank. Touches no host."""
+def plan(
+    inventory: Inventory,
+    engine: Annotated[str, typer.Option("--engine", metavar="NAME", help="another engine than cluster.yml's")] = "",
+    engine_version: Annotated[str, typer.Option("--engine-version", metavar="VERSION", help="another version")] = "",
+    explain: Annotated[bool, typer.Option("--explain", help="every reason and source")] = False,
+    show: Annotated[str, typer.Option("--show", metavar="'rank N'", help="one rank's unit, environment and argv")] = "",
+    wan: Annotated[str, typer.Option("--wan", metavar="RATE", help="download rate of each node, such as 10Gbit")] = "",
+    diff: Annotated[bool, typer.Option("--diff", help="against what was launched last: what would restart")] = False,
+    form: Form = "table",
+    no_color: NoColor = False,
+) -> None:
+    """Show what will run on every rank, whether it fits, how long it will take, and why. Touches no host."""
     from k3ctl.commands.plan import PlanOptions
     from k3ctl.commands.plan import plan as run
 
-    raise typer.Exit(run(PlanOptions(inventory), Output(form, color=not no_color)))
+    options = PlanOptions(inventory, engine, engine_version, explain, show, wan, diff)
+    raise typer.Exit(run(options, Output(form, color=not no_color)))
 
 
 @app.command()
