@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
+
 from k3ctl.memory.forecast import Fit
 from k3ctl.plan import RuntimePlan
-from k3ctl.plan.forecast import Distance, Verification
+from k3ctl.plan.forecast import Distance, MemoryPlan, Verification
 from k3ctl.planner.shape import Shape
 from k3ctl.planner.subject import Subject
 
@@ -40,10 +42,24 @@ def distances(subject: Subject, shape: Shape, fit: Fit | None) -> tuple[Distance
     } if memory else {}  # fmt: skip
     if _changed(subject, shape):
         planned = {"weights_per_gpu": planned["weights_per_gpu"]} if planned else {}
-    return tuple(
-        Distance(one.what, one.unit, one.value, planned.get(one.what), one.context, one.source)
-        for one in shape.layout.measured
+    found = []
+    for one in shape.layout.measured:
+        ours = planned.get(one.what)
+        if ours is not None and memory and one.max_model_len and one.what == "kv_tokens":
+            ours = _tokens(shape, memory, one.max_model_len)
+        found.append(Distance(one.what, one.unit, one.value, ours, one.context, one.source))
+    return tuple(found)
+
+
+def _tokens(shape: Shape, memory: MemoryPlan, length: int) -> float:
+    """The plan's cache as the engine reports it for another model length; SGLang's pool depends on no length."""
+    if not memory.blocks:
+        return float(memory.tokens)
+    own, other = (
+        math.ceil(math.ceil(one / shape.sizes.dcp) / memory.block_tokens) for one in (shape.max_model_len, length)
     )
+    per_request = memory.blocks_per_request - own + other
+    return float(int(memory.blocks / per_request * length))
 
 
 def _changed(subject: Subject, shape: Shape) -> bool:

@@ -264,7 +264,10 @@ class ArgumentSet(Strict):
 
 
 class Measured(Strict):
-    """A published or own measurement of exactly this layout. `value` in `unit`; `context` says under what settings."""
+    """A published or own measurement of exactly this layout. `value` in `unit`; `context` says under what settings.
+
+    `max_model_len` is what it was measured at, when the layout has another: reported KV tokens depend on it.
+    """
 
     what: Literal[
         "weights_per_gpu", "kv_pool", "kv_tokens", "peak_throughput", "single_stream", "ready_seconds", "load_seconds"
@@ -272,6 +275,7 @@ class Measured(Strict):
     value: float
     unit: Literal["bytes", "tokens", "tokens/s", "s"]
     context: str = ""
+    max_model_len: Annotated[int, Field(ge=16)] | None = None
     source: Source
 
 
