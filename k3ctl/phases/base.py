@@ -65,7 +65,7 @@ class Options:
 
 @dataclass(frozen=True)
 class Work:
-    """Everything a phase may use: cluster, plan, options, the outside world, earlier outcomes, a reporter, the stop flag.
+    """Everything a phase may use: cluster, plan, options, the outside world, earlier outcomes, reporter, stop flag.
 
     `nodes` are the names that this run works on, in rank order: all, or those of --limit.
     """
