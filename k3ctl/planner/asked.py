@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from k3ctl.errors import ConfigError, Problem
 from k3ctl.nearest import nearest
+from k3ctl.planner import refuse
 from k3ctl.planner.shape import Shape, replays
 from k3ctl.planner.subject import Subject
 from k3ctl.planner.versions import at_least
@@ -98,17 +99,7 @@ def _sizes(subject: Subject) -> list[Problem]:
     spec, problems = subject.cluster.spec.strategy, []
     tensor = spec.tensor_parallel
     if tensor and subject.heads % tensor:
-        divisors = (n for n in range(1, subject.heads + 1) if subject.heads % n == 0)
-        problems.append(
-            Problem(
-                what=f"{subject.model.name} has {subject.heads} attention heads, which {tensor} ranks do not divide",
-                file=subject.file,
-                key="strategy.tensor_parallel",
-                found=str(tensor),
-                expected=", ".join(map(str, divisors)),
-                fix="use a size that divides the heads",
-            )
-        )
+        problems.append(refuse.heads(subject, tensor, "strategy.tensor_parallel"))
     given = {
         "tensor_parallel": spec.tensor_parallel,
         "pipeline_parallel": spec.pipeline_parallel,

@@ -57,7 +57,7 @@ def arithmetic(subject: Subject, memory: MemorySettings | None) -> str:
         return ""
     shape, result = min(judged, key=lambda pair: (pair[1].missing_bytes, pair[1].memory.weights_bytes))
     if result.fits:
-        return f"by arithmetic {shape.text} would fit, but nobody has documented it ({result.why})"
+        return f"by arithmetic {shape.text} would fit, but the engine's profile has no such layout ({result.why})"
     return f"nothing fits: with the smallest plain layout, {shape.text}, {result.why}"
 
 
@@ -86,6 +86,19 @@ def undocumented_sizes(subject: Subject, shapes: Sequence[Shape]) -> Problem:
         found=", ".join(f"{key} {str(value).lower()}" for key, value in given.items()),
         expected="; ".join(f"{shape.layout.name} ({shape.text})" for shape in shapes),
         fix="ask for one of these by `strategy.layout`, or add a layout with its source to the engine's profile",
+    )
+
+
+def heads(subject: Subject, tensor: int, key: str) -> Problem:
+    """A tensor parallel size that does not divide the attention heads."""
+    divisors = (n for n in range(1, subject.heads + 1) if subject.heads % n == 0)
+    return Problem(
+        what=f"{subject.model.name} has {subject.heads} attention heads, which {tensor} ranks do not divide",
+        file=subject.file,
+        key=key,
+        found=str(tensor),
+        expected=", ".join(map(str, divisors)),
+        fix="use a size that divides the heads",
     )
 
 

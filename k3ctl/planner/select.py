@@ -53,6 +53,8 @@ def choose(subject: Subject) -> Choice:
     chosen = next((one for one in matching if one.possible), None)
     if chosen is None:
         raise ConfigError(refuse.none_fits(subject, [(one.shape, one.fit) for one in matching]))
+    if subject.heads % chosen.shape.sizes.tp:
+        raise ConfigError(refuse.heads(subject, chosen.shape.sizes.tp, "platform"))
     chosen, warnings = _sequences(subject, chosen)
     if preferred and preferred.shape.layout.name != chosen.shape.layout.name:
         warnings.append(against(chosen.shape, chosen.fit, preferred.shape, preferred.fit))
@@ -102,7 +104,7 @@ def _alternatives(subject: Subject, chosen: Judged, judged: Sequence[Judged]) ->
         if _key(shape) not in taken:
             result = fit(subject, shape)
             if result is not None:
-                why = f"not documented; {result.why}" if result.fits else result.why
+                why = f"not in the engine's profile; {result.why}" if result.fits else result.why
                 found.append(Alternative(shape.text, "", documented=False, fits=result.fits, why=why))
     return tuple(found)
 

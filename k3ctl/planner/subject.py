@@ -49,7 +49,11 @@ def subject_of(cluster: Cluster, profiles: Profiles) -> Subject:
     model = supplied(profiles.models[cluster.spec.model], cluster.spec.model_facts, profiles.models, cluster.spec_file)
     total = len(cluster.inventory.nodes)
     replicas = cluster.spec.strategy.replicas
-    problems = [*_refused_gpu(cluster, platform, gpu), *_node_problems(cluster, platform, total, replicas)]
+    problems = [
+        *_refused_gpu(cluster, platform, gpu),
+        *_node_problems(cluster, platform, total, replicas),
+        *_unknown_facts(cluster, model),
+    ]
     if problems:
         raise ConfigError(*problems)
     return Subject(cluster, engine, version, platform, gpu, model, total // replicas)
@@ -83,15 +87,27 @@ def version_of(cluster: Cluster, engine: Engine) -> Version:
 def known(amount: Amount | Unknown, what: str, file: str = "") -> int:
     """The number, or a refusal that says which fact is missing and how to give it."""
     if isinstance(amount, Unknown):
-        raise ConfigError(
-            Problem(
-                what=f"{what} is not known: {amount.unknown}",
-                file=file,
-                key=amount.supply,
-                fix=f"find it out and set {amount.supply} in cluster.yml",
-            )
-        )
+        raise ConfigError(_unknown(amount, what, file))
     return amount.value
+
+
+def _unknown(fact: Unknown, what: str, file: str) -> Problem:
+    return Problem(
+        what=f"{what} is not known: {fact.unknown}",
+        file=file,
+        key=fact.supply,
+        fix=f"find it out and set {fact.supply} in cluster.yml",
+    )
+
+
+def _unknown_facts(cluster: Cluster, model: Model) -> list[Problem]:
+    """Facts without which nothing can be planned, all that are missing."""
+    facts = {
+        f"the number of attention heads of {model.name}": model.heads,
+        f"the size of {model.name}": model.bytes,
+        f"the commit of {model.repo}": cluster.spec.weights.revision or model.revision,
+    }
+    return [_unknown(fact, what, cluster.spec_file) for what, fact in facts.items() if isinstance(fact, Unknown)]
 
 
 def _check_names(cluster: Cluster, profiles: Profiles) -> None:

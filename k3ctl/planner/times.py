@@ -48,7 +48,8 @@ def load(subject: Subject, models: Sequence[ModelPlan]) -> Load:
     count = weights_bytes(subject, models)
     least = limits.engine_ready.value
     if read is None:
-        how = f"no disk rate is known for this server; {duration(least)} is the engine's minimum"
+        slowest = rate(count / least)
+        how = f"no disk rate is known for this server; the engine's minimum of {duration(least)} needs {slowest}"
         return Load(count, None, least, how)
     seconds = count / read.value
     wanted = math.ceil(seconds * limits.load_margin)

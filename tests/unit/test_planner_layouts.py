@@ -34,7 +34,7 @@ def test_alternatives_say_why_not_in_numbers() -> None:
     assert "135.7 GiB of weights" in too_large.why
     assert too_large.why.endswith("12.8 GiB too much")
     assert others["TP16 + EP16"].fits is True
-    assert others["TP16 + EP16"].why.startswith("not documented")
+    assert others["TP16 + EP16"].why.startswith("not in the engine's profile")
 
 
 def test_a_choice_against_the_preference_is_honoured_and_warned_of() -> None:
@@ -191,6 +191,18 @@ def test_a_data_parallel_layout() -> None:
     assert any(port.port == 29550 for port in made.ports)
 
 
-def test_heads_asked_of_an_unknown_model_are_the_only_ones_that_matter() -> None:
-    with pytest.raises(ConfigError, match="no commit"):
+def test_every_missing_fact_is_told_at_once() -> None:
+    with pytest.raises(ConfigError) as caught:
         plan("mi355x", 1, model="kimi-k3.1-pro")
+    keys = [problem.key for problem in caught.value.problems]
+    assert keys == ["model_facts.heads", "model_facts.bytes", "weights.revision"]
+
+
+def test_all_gpus_in_one_group_must_divide_the_heads() -> None:
+    engine = engine_under_test()
+    wide = engine.layouts[0].model_copy(
+        update={"name": "any", "tp": "world", "pp": 1, "platforms": ("b300",), "nodes": (5,), "strategy": "tp"}
+    )
+    known = profiles(engine.model_copy(update={"layouts": (wide,)}))
+    with pytest.raises(ConfigError, match="96 attention heads, which 40 ranks do not divide"):
+        make_plan(cluster("b300", 5), known)
