@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 from collections.abc import Callable
@@ -19,12 +20,10 @@ from k3ctl.errors import ConfigError, Problem
 from k3ctl.phases.validate import validate
 from k3ctl.phases.world import World
 from k3ctl.plan import Plan
-from k3ctl.planner import engine_of, make_plan, version_of
-from k3ctl.profiles.load import load as load_profiles
-from k3ctl.profiles.types import BundleRuntime, RuntimeRecord, Version
 
 if TYPE_CHECKING:
     from k3ctl.edge.lock import ClusterLock
+    from k3ctl.profiles.types import Profiles, RuntimeRecord, Version
 
 Say = Callable[[str], None]
 
@@ -61,15 +60,25 @@ def load_plan(
     """
     from k3ctl.edge.ansible_inventory import load_cluster
 
-    # Ansible reads the inventory in a process of its own; the profiles are parsed while it works.
+    # Ansible reads the inventory in a process of its own; planner and profiles are loaded while it works.
     with ThreadPoolExecutor(1) as beside:
-        loading = beside.submit(load_profiles)
+        loading = beside.submit(_profiles)
         cluster, summary = validate(path, load_cluster)
         profiles = loading.result()
     if engine or engine_version:
         cluster = with_engine(cluster, engine, engine_version)
+    from k3ctl.planner import engine_of, make_plan, version_of
+
     record = runtime_record(version_of(cluster, engine_of(cluster, profiles)))
     return cluster, make_plan(cluster, profiles, record, wan=wan), summary
+
+
+def _profiles() -> Profiles:
+    """All packaged profiles, and the modules that the plan is made with, imported beside other work."""
+    from k3ctl.profiles.load import load
+
+    importlib.import_module("k3ctl.planner")
+    return load()
 
 
 def with_engine(cluster: Cluster, engine: str, version: str) -> Cluster:
@@ -124,6 +133,8 @@ def open_session(path: str, say: Say) -> Session:
 
 def runtime_record(version: Version) -> RuntimeRecord | None:
     """What the builder of the serving environment wrote about it; None where it is a container image."""
+    from k3ctl.profiles.types import BundleRuntime, RuntimeRecord
+
     runtime = version.runtime
     if not isinstance(runtime, BundleRuntime):
         return None
