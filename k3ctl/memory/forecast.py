@@ -10,6 +10,7 @@ from k3ctl.memory.architecture import Architecture, Layout
 from k3ctl.plan.forecast import MemoryPlan, Part, StageMemory
 
 GIB = 2**30
+FAMILIES = ("vllm", "sglang")  # engines whose memory rules are known
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from k3ctl.cluster import Cluster
 from k3ctl.errors import ConfigError, Problem
+from k3ctl.memory.forecast import FAMILIES
 from k3ctl.plan import ModelPlan, NodePlan, Plan, Timeouts
 from k3ctl.plan.forecast import ReplicaPlan
 from k3ctl.planner import host, ports, ranks, times, verify
@@ -123,9 +124,12 @@ def _endpoint(subject: Subject, replica: int) -> str:
 
 def _notes(subject: Subject, shape: Shape, replicas: tuple[ReplicaPlan, ...]) -> list[str]:
     found = []
-    if subject.model.architecture is None or shape.memory is None:
-        what = f"model {subject.model.name}" if subject.model.architecture is None else f"layout {shape.layout.name}"
-        found.append(f"memory is not planned: {what} has no figures for it")
+    if subject.model.architecture is None:
+        found.append(f"memory is not planned: model {subject.model.name} has no figures for it")
+    elif subject.engine.family not in FAMILIES:
+        found.append(f"memory is not planned: the rules of {subject.engine.title} are not known")
+    elif shape.memory is None:
+        found.append(f"memory is not planned: layout {shape.layout.name} has no figures for it")
     if shape.draft and shape.draft.attention != "mla":
         found.append(f"the cache of draft {shape.draft.name} is its own and not counted: its sizes are not known")
     if replicas:

@@ -26,8 +26,9 @@ def fixed(subject: Subject, shape: Shape, nodes: Sequence[NodePlan]) -> tuple[Po
     }
     heads = tuple(node.rank for node in nodes if (node.engine_rank or 0) == 0 and _first(subject, node))
     everyone = tuple(node.rank for node in nodes)
+    ranks = {"head": heads, "workers": tuple(rank for rank in everyone if rank not in heads), "all": everyone}
     return tuple(
-        PortPlan(_number(subject, rule, values), heads if rule.ranks == "head" else everyone, *_what(rule))
+        PortPlan(_number(subject, rule, values), ranks[rule.ranks], *_what(rule))
         for rule in subject.engine.ports
         if _applies(rule, subject, shape)
     )

@@ -6,8 +6,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import chain
 
+from k3ctl.errors import ConfigError, Problem
 from k3ctl.memory import architecture as sizes
-from k3ctl.memory.forecast import Fit, Setup, forecast
+from k3ctl.memory.forecast import FAMILIES, Fit, Setup, forecast
 from k3ctl.planner.subject import Subject
 from k3ctl.profiles.architecture import architecture
 from k3ctl.profiles.types import Draft, Layout, MemorySettings
@@ -147,6 +148,16 @@ def setup_of(subject: Subject, shape: Shape) -> Setup | None:
 def fit(subject: Subject, shape: Shape) -> Fit | None:
     """The shape's memory; None when the profile knows too little to plan it."""
     setup = setup_of(subject, shape)
-    if setup is None or subject.model.architecture is None:
+    if setup is None or subject.model.architecture is None or setup.family not in FAMILIES:
         return None
-    return forecast(architecture(subject.model, shape.draft), shape.sizes, setup)
+    try:
+        return forecast(architecture(subject.model, shape.draft), shape.sizes, setup)
+    except ValueError as error:
+        raise ConfigError(
+            Problem(
+                what=f"layout {shape.layout.name} cannot be: {error}",
+                file=f"engines/{subject.engine.name}.yml",
+                key="partition",
+                fix="correct the engine's profile",
+            )
+        ) from error

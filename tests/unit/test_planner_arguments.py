@@ -197,3 +197,15 @@ def test_the_program_of_a_container_is_found_by_the_image() -> None:
     made = plan()
     assert made.head.engine_argv[:2] == ("vllm", "serve")
     assert made.runtime.kind == "container"
+
+
+def test_a_partition_that_does_not_split_the_layers() -> None:
+    problem = problem_of(changed("h200-tp8-pp2", partition=[40, 40]))
+    assert problem.what == "layout h200-tp8-pp2 cannot be: partition [40, 40] does not split 93 layers over 2 stages"
+
+
+def test_an_engine_without_memory_rules_is_planned_without_memory() -> None:
+    raw = yaml.safe_load(ENGINE_FILE.read_text())
+    made = make_plan(cluster("b300", 1), profiles(Engine.model_validate({**raw, "family": "trtllm"})))
+    assert made.memory is None
+    assert "memory is not planned: the rules of engine under test are not known" in made.notes
