@@ -346,7 +346,7 @@ class PortRule(Strict):
     """A listening port. `port` is a number, a template of one ({port}, {master_port}, {rendezvous}), or `{...}+1`."""
 
     port: str
-    ranks: Literal["head", "all"]
+    ranks: Literal["head", "workers", "all"]
     reached_by: Literal["clients", "nodes"]
     purpose: str
     several_nodes_only: bool = False
