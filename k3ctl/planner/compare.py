@@ -23,7 +23,8 @@ def against(this: Shape, this_fit: Fit | None, other: Shape, other_fit: Fit | No
         if pair:
             numbers.append(f"measured {word} {pair[0].value:,g} against {pair[1].value:,g} {pair[0].unit}")
     told = "; ".join(numbers) if numbers else "nothing that can be compared was published"
-    return f"{this.text} instead of {other.text}: {told}"
+    names = (this.text, other.text) if this.text != other.text else (this.layout.name, other.layout.name)
+    return f"{names[0]} instead of {names[1]}: {told}"
 
 
 def _pair(this: Shape, other: Shape, what: str) -> tuple[Measured, Measured] | None:
