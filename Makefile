@@ -33,7 +33,7 @@ types: $(VENV)/.ready ## mypy, strict
 	@$(BIN)/mypy
 
 unit: $(VENV)/.ready ## unit tests
-	@$(PYTEST) tests/unit -q
+	@$(PYTEST) tests/unit -q -n auto
 
 local: $(VENV)/.ready ## tests with real processes on this machine: sshd, the node agent, the hub
 	@$(PYTEST) tests/local -q
