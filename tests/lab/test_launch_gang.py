@@ -33,7 +33,7 @@ class Gang:
         self.launch_file = f"/etc/k3ctl/{operator.cluster}/launch.json"
 
     def on(self, node: str, command: str) -> str:
-        return self.operator.on(node, command, timeout_s=90)
+        return self.operator.on(node, command, timeout_s=90).strip()
 
     def prepare(self) -> None:
         """Swap the engine in launch.json on every node; `up` puts the real one back."""
