@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Literal
@@ -164,8 +165,9 @@ def _start(work: Work) -> None:
             work.report.say(f"ended a leftover: {process['pid']} {process['command']}", node=name, level="warn")
     problems = [_not_started(name, reply) for name, reply in replies.items() if not reply["started"]]
     if problems:
-        # The others would wait for it; what was started is stopped again.
-        stop_all(work)
+        # The others would wait for it; what was started is stopped again. Whoever holds a port holds it still.
+        with suppress(PhaseFailed):
+            stop_all(work)
         raise PhaseFailed(*problems)
 
 

@@ -117,8 +117,8 @@ class FakeAgent:
         if verb == "stop":
             assert timeout_s > payload["timeout_s"]
             was, host.active = host.active, "inactive"
-            return {"stopped": not host.left, "was": was, "ended": host.ended, "left": host.left, "holders": [],
-                    "reason": ""}  # fmt: skip
+            return {"stopped": not host.left and not host.holders, "was": was, "ended": host.ended, "left": host.left,
+                    "holders": host.holders, "reason": ""}  # fmt: skip
         raise AssertionError(f"nobody planned {verb}")
 
     def lines(
