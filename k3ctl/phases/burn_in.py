@@ -4,21 +4,24 @@ from __future__ import annotations
 
 import hashlib
 import json
+import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Literal
 
 from k3ctl import fanout, units
-from k3ctl.errors import Interrupted, PhaseFailed, Problem
+from k3ctl.errors import Interrupted, K3ctlError, PhaseFailed, Problem
 from k3ctl.launch import burnin
 from k3ctl.launch.ask import node_plan
 from k3ctl.launch.burnin import Rate
 from k3ctl.launch.compare import runs
 from k3ctl.phases.base import Assessment, Change, Outcome, Work
 from k3ctl.phases.launch import statuses
+from k3ctl.protocols import Stop
 
 NOTE = "burn-in"
+LAST_WORDS_S = 3.0
 
 
 @dataclass(frozen=True)
@@ -89,20 +92,55 @@ def binding(work: Work, boots: Mapping[str, str]) -> str:
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()
 
 
+class Either:
+    """protocols.Stop: set when the user stops, or when a node has failed and the others had time to say so too."""
+
+    def __init__(self, user: Stop) -> None:
+        self._user = user
+        self._failed = threading.Event()
+
+    def soon(self) -> None:
+        """A node failed: end the others after a moment."""
+        self._user.wait(LAST_WORDS_S)
+        self._failed.set()
+
+    def is_set(self) -> bool:
+        """True when the burn-in is to end."""
+        return self._failed.is_set() or self._user.is_set()
+
+    def wait(self, timeout: float) -> bool:
+        """Sleep up to `timeout` seconds; True when the burn-in is to end."""
+        return self._failed.wait(timeout) or self._user.is_set()
+
+
 def _run(work: Work, run_id: str) -> Mapping[str, Mapping[str, Any]]:
-    """The verb on all nodes at once; it ends on every node when the user stops or the connection breaks."""
+    """The verb on all nodes at once; it ends on every node when the user stops or the connection breaks.
+
+    A node that failed by itself ends it on the others too: they would only wait for it.
+    """
+    ending = Either(work.stop)
 
     def one(name: str) -> dict[str, Any]:
         lines: list[str] = []
         payload = burnin.payload(work.plan, node_plan(work.plan, name), run_id)
         work.report.progress(name, 0, 1, "tasks", "all-reduce and send/receive")
-        work.world.agent.lines(name, "burnin", payload, lines.append, work.stop)
+        try:
+            work.world.agent.lines(name, "burnin", payload, lines.append, ending)
+        except K3ctlError:
+            ending.soon()
+            raise
         if work.stop.is_set():
             return {"ok": False, "stage": "timeout", "reason": "interrupted", "ranks": [], "tail": ""}
+        if not lines and ending.is_set():
+            return {"ok": False, "stage": "rendezvous", "reason": "ended: another rank failed", "ranks": [], "tail": ""}
         if not lines:
+            ending.soon()
             raise PhaseFailed(Problem(what="the burn-in ended without a result", node=name))
-        work.report.progress(name, 1, 1, "tasks", "done")
-        return dict(json.loads(lines[-1]))
+        result = dict(json.loads(lines[-1]))
+        work.report.progress(name, 1, 1, "tasks", "done" if result["ok"] else "failed")
+        if not result["ok"]:
+            ending.soon()
+        return result
 
     return fanout.each(work.nodes, one).all()
 

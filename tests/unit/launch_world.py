@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import threading
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
@@ -40,6 +41,7 @@ class Host:
     loads: list[str] = field(default_factory=lambda: ["Application startup complete.", "Loading weights took 1 s"])
     attempts: list[dict[str, Any]] = field(default_factory=list)
     burnin: dict[str, Any] = field(default_factory=dict)
+    burnin_hangs: bool = False
     broken: K3ctlError | None = None
     looks: int = 0
 
@@ -126,7 +128,12 @@ class FakeAgent:
     ) -> None:
         self.note(node, verb)
         assert verb == "burnin"
-        assert not stop.is_set()
+        until = time.monotonic() + 10
+        while self.hosts[node].burnin_hangs and not stop.is_set():
+            assert time.monotonic() < until, "nobody ended it"
+            time.sleep(0.01)
+        if self.hosts[node].burnin_hangs:
+            return  # as the agent does when it is asked to end
         on_line(json.dumps(self.hosts[node].burnin))
 
     def note(self, node: str, verb: str) -> None:

@@ -350,6 +350,28 @@ def test_failures_name_the_cause(results: Any, nodes: list[str], words: str) -> 
     assert "burn-in" not in cluster.store.notes
 
 
+def test_a_node_that_failed_ends_the_burn_in_on_the_others() -> None:
+    cluster = Cluster(4)
+    for host in cluster.hosts.values():
+        host.burnin_hangs = True
+    failed = cluster.hosts["k3lab3"]
+    failed.burnin_hangs, failed.burnin = False, result("interface", "no interface holds it")
+    with pytest.raises(PhaseFailed) as error:
+        cluster.run(BurnIn())
+    assert [problem.node for problem in error.value.problems] == ["k3lab3"]
+
+
+def test_ctrl_c_ends_the_burn_in() -> None:
+    cluster = Cluster()
+    assessment = BurnIn().assess(cluster.work)
+    for host in cluster.hosts.values():
+        host.burnin_hangs = True
+    cluster.stop.after = 0
+    with pytest.raises(Interrupted, match="ended on all nodes"):
+        BurnIn().apply(cluster.work, assessment)
+    assert "burn-in" not in cluster.store.notes
+
+
 def test_a_rank_that_says_nothing_is_a_failure() -> None:
     cluster = Cluster()
     cluster.hosts["k3lab1"].burnin = result()
