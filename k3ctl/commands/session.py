@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from k3ctl.profiles.types import Profiles, RuntimeRecord, Version
 
 Say = Callable[[str], None]
+# On the head. Not in the state folder: `down` removes that while it holds the lock, and the file's inode is the lock.
+HEAD_LOCKS = "/run/k3ctl"
 
 
 @dataclass(frozen=True)
@@ -123,7 +125,7 @@ def open_session(path: str, say: Say) -> Session:
         return ClusterLock(
             state_dir,
             lambda payload: agent.converse(plan.head.name, "lock", payload),
-            f"{plan.state_dir}/lock",
+            f"{HEAD_LOCKS}/{plan.cluster}.lock",
             Owner.me(command),
             on_lost=on_lost,
         )

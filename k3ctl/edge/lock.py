@@ -66,7 +66,7 @@ class ClusterLock:
     The two steps also exist alone (`take_local`, `take_head`), for a command that connects first. Raises LockHeld.
 
     state_dir: the cluster's folder on this machine. start: see Start. path: the lock file on the head,
-    `<paths.state>/<cluster>/lock`. on_lost: told once, in one line, when the head's lock is gone and held by another.
+    in a folder that outlives `down`. on_lost: told once, in one line, when the head's lock is gone and held by another.
     """
 
     def __init__(
