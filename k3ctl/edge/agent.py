@@ -21,6 +21,7 @@ NOT_INSTALLED = 90
 NO_PYTHON = 91
 CUT_SHORT = 92
 KEPT = 3
+UNITS = "/etc/systemd/system/k3ctl-*.service /run/systemd/transient/k3ctl-*.service"
 
 
 class TalkingRemote(Remote, Protocol):
@@ -215,15 +216,19 @@ def carried_script(path: str, python: str, verb: str, count: int) -> str:
     )
 
 
-def install_script(path: str, count: int) -> str:
-    """stdin is the agent: put it at `path`, whole or not at all; keep the newest few, which units may still name."""
+def install_script(path: str, count: int, units: str = UNITS) -> str:
+    """stdin is the agent: put it at `path`, whole or not at all; keep the newest few and those that a unit names.
+
+    A unit starts its agent at the next boot too: the file must be there however many versions came after it.
+    """
     folder = path.rpartition("/")[0]
     return (
         f"if [ -f {path} ]; then cat >/dev/null; exit 0; fi; umask 022; mkdir -p {folder} || exit 1; "
         f"t=$(mktemp {folder}/.new.XXXXXX) || exit 1; trap 'rm -f \"$t\"' EXIT; trap 'exit 143' TERM HUP INT; "
         f'cat >"$t" && [ $(wc -c <"$t") -eq {count} ] || exit {CUT_SHORT}; '
         f'chmod 0755 "$t" && chown 0:0 "$t" && sync "$t" && mv -f "$t" {path} || exit 1; '
-        f'ls -1t {folder}/k3node-*.pyz | tail -n +{KEPT + 1} | while read -r f; do rm -f "$f"; done'
+        f"ls -1t {folder}/k3node-*.pyz | tail -n +{KEPT + 1} | while read -r f; do "
+        f'grep -qsF "$f" {units} || rm -f "$f"; done'
     )
 
 
