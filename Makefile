@@ -38,6 +38,9 @@ unit: $(VENV)/.ready ## unit tests
 local: $(VENV)/.ready ## tests with real processes on this machine: sshd, the node agent, the hub
 	@$(PYTEST) tests/local -q
 
+check-engines: $(VENV)/.ready ## every rendered command line through the engines' own parsers (their environments are made once)
+	@$(PYTEST) tests/engines -q
+
 format: $(VENV)/.ready ## rewrite in house style
 	@$(BIN)/ruff check -q --fix . ; $(BIN)/ruff format .
 
@@ -65,4 +68,4 @@ $(VENV)/.ready: requirements.lock pyproject.toml
 clean: ## remove the virtual environment and tool caches (not the lab: k3ctl lab destroy)
 	@rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .ansible build dist
 
-.PHONY: help demo test check lint types unit local format schema lock packages setup clean
+.PHONY: help demo test check lint types unit check-engines local format schema lock packages setup clean
