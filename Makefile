@@ -44,8 +44,9 @@ check-engines: $(VENV)/.ready ## every rendered command line through the engines
 format: $(VENV)/.ready ## rewrite in house style
 	@$(BIN)/ruff check -q --fix . ; $(BIN)/ruff format .
 
-schema: $(VENV)/.ready ## regenerate docs/schema/
+schema: $(VENV)/.ready ## regenerate docs/schema/ and docs/reference/
 	@$(BIN)/python -m k3ctl.schemas
+	@$(BIN)/python -m k3ctl.reference
 
 lock: ## renew requirements.lock from pyproject.toml (needs uv)
 	@uv pip compile -q pyproject.toml --extra dev --python-version 3.11 --no-header --no-annotate -o requirements.lock

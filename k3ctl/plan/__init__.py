@@ -21,11 +21,11 @@ from k3ctl.plan.forecast import (
 class ModelPlan:
     """One repository at one commit, and the folder it lies in on every node."""
 
-    repo: str
-    commit: str
-    path: str
-    endpoint: str
-    served_name: str
+    repo: str  # repository on the hub
+    commit: str  # 40 hex digits
+    path: str  # folder on every node
+    endpoint: str  # base URL of the hub
+    served_name: str  # what clients put into `model`; empty for a draft
 
 
 @dataclass(frozen=True)
@@ -40,8 +40,8 @@ class RuntimePlan:
     are found on the image's own PATH; `path` only marks on the host that the image is complete.
     """
 
-    kind: str
-    name: str
+    kind: str  # bundle or container
+    name: str  # for people and paths
     url: str
     digest: str
     bytes: int
@@ -54,23 +54,23 @@ class RuntimePlan:
 class PortPlan:
     """One listening port: on which node ranks, who must reach it, what for."""
 
-    port: int
-    ranks: tuple[int, ...]
+    port: int  # number
+    ranks: tuple[int, ...]  # node ranks, from 0
     reached_by: str  # clients | nodes
-    purpose: str
+    purpose: str  # what listens
 
 
 @dataclass(frozen=True)
 class NodePlan:
     """One node's part. `address` is its cluster address, used everywhere between nodes."""
 
-    name: str
-    rank: int
+    name: str  # as the inventory calls it
+    rank: int  # 0 is the head
     address: str
     interface: str  # empty: the interface that holds `address`, found on the node
-    engine_argv: tuple[str, ...]
-    engine_env: Mapping[str, str] = field(default_factory=dict)
-    replica: int = 0
+    engine_argv: tuple[str, ...]  # what the rank runs
+    engine_env: Mapping[str, str] = field(default_factory=dict)  # variables of it, without the API key
+    replica: int = 0  # number of the engine that it belongs to, from 0
     engine_rank: int | None = None  # None: `rank`; with several replicas each counts its own nodes from 0
 
 
@@ -78,15 +78,15 @@ class NodePlan:
 class Expected:
     """What preflight holds each node against, from the platform profile."""
 
-    gpus: int
-    gpu_name: str
-    hcas: int
-    min_memory_bytes: int
+    gpus: int  # on each node
+    gpu_name: str  # as the driver reports it
+    hcas: int  # network adapters for RDMA, on each node
+    min_memory_bytes: int  # host memory
     min_free_bytes: int  # on the file system of the weights: weights + drafts + reserve
-    min_runtime_bytes: int
-    memlock: bool
-    sysfs_root: str
-    nvml_library_path: str
+    min_runtime_bytes: int  # on the file system of the serving environments
+    memlock: bool  # locked memory must be unlimited
+    sysfs_root: str  # /sys, or the lab's stand-in
+    nvml_library_path: str  # empty: the driver's own
     architecture: str = ""  # as `uname -m` says it, or any; empty: x86_64
     min_driver: int = 0  # major version that the serving environment needs; 0: nothing is known
 
@@ -95,55 +95,55 @@ class Expected:
 class Timeouts:
     """Seconds. Every wait of the run comes from here."""
 
-    engine_ready: float
-    canary: float
-    gang_stop: float
+    engine_ready: float  # from the start until a completion came back
+    canary: float  # for one completion when the API listens
+    gang_stop: float  # for the end of a rank that is asked to stop
 
 
 @dataclass(frozen=True)
 class Plan:
     """Everything that will run, on every node, and where each path is."""
 
-    cluster: str
-    platform: str
-    engine: str
-    engine_version: str
-    launcher: str
-    tensor_parallel: int
-    pipeline_parallel: int
+    cluster: str  # name of the inventory folder
+    platform: str  # profile's name
+    engine: str  # profile's name
+    engine_version: str  # of that profile
+    launcher: str  # what makes the ranks a gang
+    tensor_parallel: int  # size
+    pipeline_parallel: int  # size
     models: tuple[ModelPlan, ...]  # the served one first, then drafts
-    runtime: RuntimePlan
-    nodes: tuple[NodePlan, ...]
-    ports: tuple[PortPlan, ...]
-    expected: Expected
-    timeouts: Timeouts
-    rendezvous_port: int
-    master_port: int
+    runtime: RuntimePlan  # the serving environment
+    nodes: tuple[NodePlan, ...]  # in rank order
+    ports: tuple[PortPlan, ...]  # fixed ones
+    expected: Expected  # what preflight wants
+    timeouts: Timeouts  # limits of every wait
+    rendezvous_port: int  # of torchrun, on the head
+    master_port: int  # of the engine's process group, on the head
     endpoint: str  # base URL for clients, http://host:port
-    endpoint_port: int
-    weights_dir: str
-    state_dir: str
-    log_dir: str
-    config_dir: str = ""
-    data_parallel: int = 1
-    decode_context_parallel: int = 1
-    expert_parallel: bool = False
+    endpoint_port: int  # of `endpoint`
+    weights_dir: str  # on every node
+    state_dir: str  # on every node, this cluster's own
+    log_dir: str  # on every node, this cluster's own
+    config_dir: str = ""  # on every node, this cluster's own
+    data_parallel: int = 1  # size
+    decode_context_parallel: int = 1  # size
+    expert_parallel: bool = False  # experts are spread over tensor x data parallel ranks
     engine_family: str = ""  # dialect of the engine; empty: the first part of its name
     layout: str = ""  # name in the engine's profile
     why: str = ""  # why this layout
     draft: str = ""  # the draft it speculates with
-    max_model_len: int = 0
-    max_num_seqs: int = 0
-    memory: MemoryPlan | None = None
-    distances: tuple[Distance, ...] = ()
-    alternatives: tuple[Alternative, ...] = ()
-    warnings: tuple[str, ...] = ()
-    notes: tuple[str, ...] = ()
-    budgets: tuple[Budget, ...] = ()
-    times: tuple[PhaseTime, ...] = ()
-    port_ranges: tuple[PortRange, ...] = ()
-    verification: Verification | None = None
-    replicas: tuple[ReplicaPlan, ...] = ()
+    max_model_len: int = 0  # tokens of a request, prompt and answer
+    max_num_seqs: int = 0  # sequences at once
+    memory: MemoryPlan | None = None  # None: it could not be planned, `notes` says why
+    distances: tuple[Distance, ...] = ()  # published figures of this layout beside the plan's
+    alternatives: tuple[Alternative, ...] = ()  # layouts that were not taken
+    warnings: tuple[str, ...] = ()  # what was given up, with numbers
+    notes: tuple[str, ...] = ()  # what to know
+    budgets: tuple[Budget, ...] = ()  # what the hosts need beside their GPUs
+    times: tuple[PhaseTime, ...] = ()  # of long phases
+    port_ranges: tuple[PortRange, ...] = ()  # ports that the engine picks at run time
+    verification: Verification | None = None  # how far anybody has run this
+    replicas: tuple[ReplicaPlan, ...] = ()  # empty: one engine
 
     @property
     def head(self) -> NodePlan:

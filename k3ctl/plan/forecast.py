@@ -9,19 +9,19 @@ from dataclasses import dataclass
 class Part:
     """One consumer of a GPU's memory. `kind` is weights, draft, workspace, state, kv or reserve."""
 
-    name: str
+    name: str  # for people
     kind: str
-    bytes: int
+    bytes: int  # on one GPU
 
 
 @dataclass(frozen=True)
 class StageMemory:
     """One GPU of one pipeline stage, by part; the parts add up to the GPU's memory."""
 
-    stage: int
-    first_layer: int
-    last_layer: int
-    parts: tuple[Part, ...]
+    stage: int  # from 0
+    first_layer: int  # counted from 1
+    last_layer: int  # counted from 1, included
+    parts: tuple[Part, ...]  # they add up to the GPU's memory
 
     def total(self, *kinds: str) -> int:
         """Bytes of all parts of these kinds; of all kinds when none is named."""
@@ -36,20 +36,20 @@ class MemoryPlan:
     rank); `requests` are full-length requests at once. vLLM has blocks, SGLang has slots: the other's fields are 0.
     """
 
-    gpu_bytes: int
-    utilization: float
-    kv: str
-    state: str
-    stages: tuple[StageMemory, ...]
+    gpu_bytes: int  # as the driver reports it
+    utilization: float  # the engine's own fraction flag, 0 to 1
+    kv: str  # format of the KV cache
+    state: str  # format of the KDA state
+    stages: tuple[StageMemory, ...]  # one for each pipeline stage
     pool_bytes: int
     tokens: int
     requests: float
-    block_tokens: int = 0
-    block_bytes: int = 0
-    blocks: int = 0
-    blocks_per_request: int = 0
-    slots: int = 0
-    slot_bytes: int = 0
+    block_tokens: int = 0  # tokens of one block (vLLM)
+    block_bytes: int = 0  # on one GPU (vLLM)
+    blocks: int = 0  # in the pool (vLLM)
+    blocks_per_request: int = 0  # of full length (vLLM)
+    slots: int = 0  # KDA states in the pool (SGLang)
+    slot_bytes: int = 0  # on one GPU (SGLang)
 
     @property
     def weights_bytes(self) -> int:
@@ -65,19 +65,19 @@ class Alternative:
     name: str  # of a documented layout, else empty
     documented: bool
     fits: bool | None  # None: its memory could not be planned
-    why: str
+    why: str  # the measured or calculated reason
 
 
 @dataclass(frozen=True)
 class Distance:
     """A published figure of the plan's own layout beside the plan's. `planned` is None where nothing is forecast."""
 
-    what: str
-    unit: str
-    measured: float
+    what: str  # as `measured` of a layout calls it
+    unit: str  # of both numbers
+    measured: float  # the published figure
     planned: float | None
-    context: str
-    source: str
+    context: str  # under what settings
+    source: str  # who measured
 
     @property
     def percent(self) -> float | None:
@@ -91,20 +91,20 @@ class Distance:
 class Budget:
     """One thing a node (or the whole plan) must have. `has` is what the profile says, empty when it says nothing."""
 
-    what: str
+    what: str  # memory, disk, network, power
     scope: str  # node | plan
-    needs: str
+    needs: str  # for people, with its unit
     has: str
     verdict: str  # ok | short | unknown
-    source: str
+    source: str  # of `has`, or of `needs` where there is none
 
 
 @dataclass(frozen=True)
 class PhaseTime:
     """Bytes and seconds of a long phase. `seconds` is None when a rate is not known; `how` says what was multiplied."""
 
-    phase: str
-    bytes: int
+    phase: str  # stage, runtime or load
+    bytes: int  # on each node
     seconds: float | None
     how: str
 
@@ -113,12 +113,12 @@ class PhaseTime:
 class PortRange:
     """Ports that the engine picks at run time: which range, how many on a node, for what."""
 
-    first: int
-    last: int
-    per_node: int
-    ranks: tuple[int, ...]
-    purpose: str
-    source: str
+    first: int  # number
+    last: int  # number, included
+    per_node: int  # how many on each node
+    ranks: tuple[int, ...]  # node ranks, from 0
+    purpose: str  # what they are for
+    source: str  # who says so
 
 
 @dataclass(frozen=True)
@@ -126,13 +126,13 @@ class Verification:
     """How far this plan is from having been run. `status` is the weakest of all that it is made of."""
 
     status: str
-    said: tuple[str, ...]
+    said: tuple[str, ...]  # one line for each part of the plan
 
 
 @dataclass(frozen=True)
 class ReplicaPlan:
     """One of several equal engines: its nodes (names, its own head first) and its own endpoint."""
 
-    number: int
-    nodes: tuple[str, ...]
-    endpoint: str
+    number: int  # from 0
+    nodes: tuple[str, ...]  # names, head first
+    endpoint: str  # base URL

@@ -25,9 +25,9 @@ class Strict(BaseModel):
 class Amount(Strict):
     """A whole number with its source; the field's name says of what (bytes, watts, bytes per second, seconds)."""
 
-    value: Annotated[int, Field(ge=0)]
-    source: Source
-    status: Status
+    value: Annotated[int, Field(ge=0)]  # the number itself
+    source: Source  # where it is published, or by what arithmetic it came
+    status: Status  # how far it can be trusted
 
 
 class Unknown(Strict):
@@ -40,16 +40,16 @@ class Unknown(Strict):
 class Verdict(Strict):
     """Who has seen it work, if anybody."""
 
-    status: Status
-    source: Source
-    note: str = ""
+    status: Status  # the vocabulary of Amount
+    source: Source  # who says so, with a date where there is one
+    note: str = ""  # what to know beside it
 
 
 class GpuLinks(Strict):
     """GPU-to-GPU links. `per_direction` is bytes per second of one GPU's links together, one way."""
 
-    kind: Literal["nvlink4", "nvlink5", "xgmi"]
-    count: Annotated[int, Field(ge=1)]
+    kind: Literal["nvlink4", "nvlink5", "xgmi"]  # kind and generation
+    count: Annotated[int, Field(ge=1)]  # links of one GPU
     per_direction: Amount
 
 
@@ -62,70 +62,70 @@ class Gpu(Strict):
     `formats` are native; `weight_only` ones stay packed in memory and are computed in bf16 (W4A16, slower).
     """
 
-    name: Name
-    title: str
-    vendor: Literal["nvidia", "amd", "simulated"]
+    name: Name  # the file's name without .yml
+    title: str  # for people
+    vendor: Literal["nvidia", "amd", "simulated"]  # chooses image, container options and driver check
     reported_names: Annotated[tuple[str, ...], Field(strict=False, min_length=1)]
-    pci_ids: Texts = ()
+    pci_ids: Texts = ()  # vendor and device id, as 10de:2335; for people, nothing compares them
     compute: Annotated[str, Field(description="compute capability such as 9.0, or gfx950")]
-    memory_bytes: Amount
+    memory_bytes: Amount  # of one GPU
     formats: Annotated[tuple[Format, ...], Field(strict=False)] = ()
     weight_only: Annotated[tuple[Format, ...], Field(strict=False)] = ()
-    links: GpuLinks | None = None
-    power_watts: Amount | None = None
+    links: GpuLinks | None = None  # null: none, or none is known
+    power_watts: Amount | None = None  # of one GPU at full load
     refused: Annotated[str, Field(description="why this GPU cannot serve any model here; empty when it can")] = ""
-    verdict: Verdict
+    verdict: Verdict  # of the figures above
 
 
 class Nics(Strict):
     """The compute network interfaces of one node; `rate` is bits per second of each."""
 
-    count: Annotated[int, Field(ge=0)]
+    count: Annotated[int, Field(ge=0)]  # 0: none beside the management interface
     rate: Amount
-    kind: Literal["infiniband or roce", "roce", "ethernet", "simulated"]
+    kind: Literal["infiniband or roce", "roce", "ethernet", "simulated"]  # what they speak
 
 
 class Collective(Strict):
-    """An expected bus bandwidth in bytes per second; `floor` is what burn-in demands."""
+    """An expected bus bandwidth in bytes per second; `floor` is what burn-in should demand; it does not yet."""
 
-    operation: Literal["all_reduce", "all_gather", "alltoall", "send_recv"]
-    gpus: Annotated[int, Field(ge=2)]
-    message_bytes: Annotated[int, Field(ge=1)]
-    expected: Amount
+    operation: Literal["all_reduce", "all_gather", "alltoall", "send_recv"]  # as torch.distributed calls it
+    gpus: Annotated[int, Field(ge=2)]  # ranks that take part
+    message_bytes: Annotated[int, Field(ge=1)]  # size of the message that `expected` was seen with
+    expected: Amount  # bytes per second
     floor: Amount
 
 
 class SimulatedHardware(Strict):
     """Where a lab node keeps its simulated hardware."""
 
-    sysfs_root: str
-    nvml_library_path: str
+    sysfs_root: str  # tree that stands for /sys
+    nvml_library_path: str  # library that stands for libnvidia-ml
 
 
 class Platform(Strict):
     """One kind of server. `link_domain` is the number of GPUs that NVLink or xGMI joins (8 in a node, 72 in a rack)."""
 
-    name: Name
-    title: str
-    gpu: Name
-    gpus_per_node: Annotated[int, Field(ge=1)]
+    name: Name  # the file's name without .yml
+    title: str  # for people
+    gpu: Name  # a GPU profile's name
+    gpus_per_node: Annotated[int, Field(ge=1)]  # preflight wants exactly so many
     link_domain: Annotated[int, Field(ge=1)]
-    architecture: Literal["x86_64", "aarch64", "any"]
-    nics: Nics
-    nvswitch: bool = False
-    fabric_manager: bool = False
-    nvlsm: bool = False
-    imex: bool = False
+    architecture: Literal["x86_64", "aarch64", "any"]  # as `uname -m` says it
+    nics: Nics  # of one node
+    nvswitch: bool = False  # the GPUs are joined by NVSwitch chips; recorded
+    fabric_manager: bool = False  # needs nvidia-fabricmanager; recorded, nothing checks it yet
+    nvlsm: bool = False  # needs the NVLink subnet manager; recorded, nothing checks it yet
+    imex: bool = False  # needs nvidia-imex for NVLink between nodes; recorded, nothing checks it yet
     memory_bytes: Amount  # host RAM, the least that serving needs
     disk_bytes: Amount | None = None  # local NVMe of one node, as the server is sold
     disk_read: Amount | None = None  # bytes per second of local NVMe, for load times
     power_watts: Amount | None = None  # one node at full load
     reserve_bytes: Amount  # disk left free beside weights and runtime
-    memlock: bool
-    max_nodes: Annotated[int, Field(ge=1)]
-    collectives: Annotated[tuple[Collective, ...], Field(strict=False)] = ()
-    simulated: SimulatedHardware | None = None
-    verdict: Verdict
+    memlock: bool  # locked memory must be unlimited: RDMA pins it
+    max_nodes: Annotated[int, Field(ge=1)]  # more than so many are refused
+    collectives: Annotated[tuple[Collective, ...], Field(strict=False)] = ()  # recorded; burn-in reads none yet
+    simulated: SimulatedHardware | None = None  # of the lab only
+    verdict: Verdict  # of the figures above
 
 
 class Draft(Strict):
@@ -135,14 +135,14 @@ class Draft(Strict):
     The layers of an `mla` draft share the target's KV cache groups; those of a `gqa` draft have a cache of their own.
     """
 
-    name: Name
-    repo: str
+    name: Name  # as `strategy.draft` of cluster.yml names it
+    repo: str  # repository on the hub
     revision: Commit | Unknown
-    bytes: Amount
-    layers: Annotated[int, Field(ge=0)]
+    bytes: Amount  # the whole repository
+    layers: Annotated[int, Field(ge=0)]  # of the draft model
     attention: Literal["mla", "gqa"] = "gqa"
     tokens: Annotated[int, Field(ge=0)]
-    families: Texts
+    families: Texts  # engine families, such as vllm
     always: bool = False
     source: Source
 
@@ -153,32 +153,32 @@ class ArchitectureData(Strict):
     `..._bits` are bits per weight, scales included.
     """
 
-    source: Source
-    layers: int
-    mla_layers: Annotated[tuple[int, ...], Field(strict=False)]
-    dense_layers: int
-    hidden: int
-    latent: int
-    experts: int
-    expert_width: int
-    expert_bits: float
-    shared_width: int
-    dense_width: int
-    heads: int
-    kda_head: int
-    kda_conv: int
-    kda_gate_rank: int
-    mla_q_rank: int
-    mla_kv_rank: int
-    mla_rope: int
-    mla_nope: int
-    mla_value: int
-    vocab: int
-    residual_block: int
-    vision_bytes: int
-    attention_bits: float = 16.0
-    mlp_bits: float = 16.0
-    latent_bits: float = 16.0
+    source: Source  # of all fields below
+    layers: int  # all of them, without a draft's
+    mla_layers: Annotated[tuple[int, ...], Field(strict=False)]  # numbers of the full-attention layers, counted from 1
+    dense_layers: int  # first layers without experts
+    hidden: int  # width of the residual stream
+    latent: int  # width that the routed experts work in
+    experts: int  # routed experts of a layer
+    expert_width: int  # of one routed expert
+    expert_bits: float  # of routed experts
+    shared_width: int  # of the shared experts together
+    dense_width: int  # of a dense layer's MLP
+    heads: int  # attention heads
+    kda_head: int  # elements of one KDA head
+    kda_conv: int  # width of the KDA convolution
+    kda_gate_rank: int  # of the low-rank KDA gate
+    mla_q_rank: int  # of the compressed query
+    mla_kv_rank: int  # of the compressed key and value, which the cache holds
+    mla_rope: int  # elements with positions, for each key
+    mla_nope: int  # elements without positions, for each key head
+    mla_value: int  # elements of a value head
+    vocab: int  # size of the vocabulary
+    residual_block: int  # layers per attention-residual block
+    vision_bytes: int  # of the vision tower
+    attention_bits: float = 16.0  # of KDA and MLA projections
+    mlp_bits: float = 16.0  # of shared experts and dense layers
+    latent_bits: float = 16.0  # of the projections into and out of the routed experts' width
 
 
 class Model(Strict):
@@ -187,30 +187,30 @@ class Model(Strict):
     `bytes` is the whole repository as staged, `shard_bytes` its weight files alone.
     """
 
-    name: Name
-    title: str
-    repo: str
+    name: Name  # the file's name without .yml
+    title: str  # for people
+    repo: str  # repository on the hub
     revision: Commit | Unknown
     revisions: dict[Commit, str] = Field(default_factory=dict)
-    served_name: str
-    format: Format
+    served_name: str  # what clients put into `model`
+    format: Format  # of the routed experts' weights
     bytes: Amount | Unknown
     shard_bytes: Amount | None = None
-    shards: Amount | Unknown
-    heads: Amount | Unknown
-    max_model_len: Amount | Unknown
+    shards: Amount | Unknown  # number of weight files; recorded
+    heads: Amount | Unknown  # attention heads; tensor parallel sizes must divide them
+    max_model_len: Amount | Unknown  # tokens, the longest that the model allows
     architecture: ArchitectureData | None = None  # None: memory cannot be planned, only shown as unknown
-    drafts: Annotated[tuple[Draft, ...], Field(strict=False)] = ()
-    license: str = ""
-    verdict: Verdict
+    drafts: Annotated[tuple[Draft, ...], Field(strict=False)] = ()  # models to speculate with
+    license: str = ""  # name of the licence
+    verdict: Verdict  # of the figures above
 
 
 class Image(Strict):
     """A container image. `digest` is sha256:... when a source pins it."""
 
-    ref: str
+    ref: str  # registry/repository:tag
     digest: Annotated[str, Field(pattern=r"^(sha256:[0-9a-f]{64})?$")] = ""
-    unpacked_bytes: Amount
+    unpacked_bytes: Amount  # on disk
     source: Source
     status: Status
 
@@ -219,16 +219,16 @@ class ContainerRuntime(Strict):
     """The serving environment as a container image per GPU vendor, run by docker with these options."""
 
     kind: Literal["container"]
-    images: dict[Literal["nvidia", "amd"], Image]
-    options: dict[Literal["nvidia", "amd"], Texts]
-    shm_bytes: Amount
+    images: dict[Literal["nvidia", "amd"], Image]  # by GPU vendor
+    options: dict[Literal["nvidia", "amd"], Texts]  # of docker run, by GPU vendor
+    shm_bytes: Amount  # size of /dev/shm inside
 
 
 class BundleRuntime(Strict):
     """The serving environment as one archive; `record` is the file that names its digest, size and folder."""
 
     kind: Literal["bundle"]
-    name: Name
+    name: Name  # of the archive, and of its folder together with a digest
     record: str
     url: Annotated[str, Field(description="where nodes fetch the archive; {hub} and {archive} are filled in")]
 
@@ -236,10 +236,10 @@ class BundleRuntime(Strict):
 class Version(Strict):
     """One engine version: its environment and the oldest driver (major number) that the environment runs on."""
 
-    version: Annotated[str, Field(pattern=r"^\d+\.\d+(\.\d+)?([.a-z0-9]*)$")]
-    runtime: Annotated[ContainerRuntime | BundleRuntime, Field(discriminator="kind")]
+    version: Annotated[str, Field(pattern=r"^\d+\.\d+(\.\d+)?([.a-z0-9]*)$")]  # as the engine's release is called
+    runtime: Annotated[ContainerRuntime | BundleRuntime, Field(discriminator="kind")]  # a container image or an archive
     min_driver: dict[Literal["nvidia", "amd"], Amount] = Field(default_factory=dict)
-    verdict: Verdict
+    verdict: Verdict  # of this version as a whole
 
 
 class Change(Strict):
@@ -248,7 +248,7 @@ class Change(Strict):
     `becomes`: what is rendered instead in versions without it; empty = it is left out there, and that is said.
     """
 
-    name: str
+    name: str  # the flag with its dashes, or the variable
     since: str = ""
     until: str = ""
     becomes: str = ""
@@ -258,8 +258,8 @@ class Change(Strict):
 class ArgumentSet(Strict):
     """Arguments and environment that several layouts share. Templates as in Layout."""
 
-    argv: Texts = ()
-    env: dict[str, str] = Field(default_factory=dict)
+    argv: Texts = ()  # arguments
+    env: dict[str, str] = Field(default_factory=dict)  # variables
     source: Source
 
 
@@ -289,14 +289,14 @@ class MemorySettings(Strict):
     """
 
     utilization: Annotated[float, Field(gt=0, le=1)]
-    kv: Literal["fp8", "bf16"]
-    state: Literal["fp32", "bf16"] = "fp32"
-    prefix_caching: bool
+    kv: Literal["fp8", "bf16"]  # format of the KV cache
+    state: Literal["fp32", "bf16"] = "fp32"  # format of the KDA state
+    prefix_caching: bool  # the engine keeps prefixes: more state per request
     state_ratio: Annotated[float, Field(ge=0)] = 0.0  # SGLang --mamba-full-memory-ratio
     cache_strategy: str = ""  # SGLang --mamba-radix-cache-strategy
     workspace_bytes: Amount
     moe_floor: bool = True  # vLLM pads expert shards to 256 without expert parallelism
-    text_only: bool = False
+    text_only: bool = False  # the vision tower is not loaded
 
 
 class Layout(Strict):
@@ -314,43 +314,43 @@ class Layout(Strict):
     `preference` orders layouts of one platform and size: 1 is the planner's choice; `why` is the measured reason.
     """
 
-    name: Name
-    platforms: Annotated[tuple[Name, ...], Field(strict=False, min_length=1)]
-    models: Annotated[tuple[Name, ...], Field(strict=False, min_length=1)]
-    nodes: Annotated[tuple[int, ...], Field(strict=False, min_length=1)]
-    strategy: Literal["tp", "tep", "tp_pp", "tp_dp", "dep"]
+    name: Name  # as `strategy.layout` of cluster.yml names it
+    platforms: Annotated[tuple[Name, ...], Field(strict=False, min_length=1)]  # platform profiles that it is for
+    models: Annotated[tuple[Name, ...], Field(strict=False, min_length=1)]  # model profiles that it is for
+    nodes: Annotated[tuple[int, ...], Field(strict=False, min_length=1)]  # numbers of nodes that it is for
+    strategy: Literal["tp", "tep", "tp_pp", "tp_dp", "dep"]  # kind of layout, for people
     tp: Annotated[int, Field(ge=1)] | Literal["world"]
     pp: Annotated[int, Field(ge=1)] = 1
     dp: Annotated[int, Field(ge=1)] = 1
-    dcp: Annotated[int, Field(ge=1)] = 1
-    ep: bool = False
-    mega_moe: bool = False
-    partition: Annotated[tuple[int, ...], Field(strict=False)] = ()
+    dcp: Annotated[int, Field(ge=1)] = 1  # decode context parallel size
+    ep: bool = False  # experts are spread over tp x dp ranks
+    mega_moe: bool = False  # sequence-parallel MoE even without data parallelism (vLLM)
+    partition: Annotated[tuple[int, ...], Field(strict=False)] = ()  # layers by stage; empty: as the engine does
     preference: Annotated[int, Field(ge=1)]
     why: str
-    max_model_len: Annotated[int, Field(ge=16)]
-    max_num_seqs: Annotated[int, Field(ge=1)]
-    max_batched: Annotated[int, Field(ge=1)] = 8192
+    max_model_len: Annotated[int, Field(ge=16)]  # tokens, unless cluster.yml says otherwise
+    max_num_seqs: Annotated[int, Field(ge=1)]  # sequences at once, unless cluster.yml says otherwise
+    max_batched: Annotated[int, Field(ge=1)] = 8192  # tokens of one step
     sets: Texts = ()
     argv: Texts = ()
     argv_head: Texts = ()
     argv_worker: Texts = ()
-    env: dict[str, str] = Field(default_factory=dict)
+    env: dict[str, str] = Field(default_factory=dict)  # variables of every rank
     draft: str = ""  # name of the model's draft that this layout speculates with
-    memory: MemorySettings | None = None
-    measured: Annotated[tuple[Measured, ...], Field(strict=False)] = ()
-    verdict: Verdict
+    memory: MemorySettings | None = None  # none: memory is not planned for this layout
+    measured: Annotated[tuple[Measured, ...], Field(strict=False)] = ()  # figures that the plan is held against
+    verdict: Verdict  # who has run exactly this
 
 
 class PortRule(Strict):
     """A listening port. `port` is a number, a template of one ({port}, {master_port}, {rendezvous}), or `{...}+1`."""
 
     port: str
-    ranks: Literal["head", "workers", "all"]
-    reached_by: Literal["clients", "nodes"]
-    purpose: str
-    several_nodes_only: bool = False
-    data_parallel_only: bool = False
+    ranks: Literal["head", "workers", "all"]  # whose nodes listen
+    reached_by: Literal["clients", "nodes"]  # who must get through to it
+    purpose: str  # what listens
+    several_nodes_only: bool = False  # not there when one node holds an engine
+    data_parallel_only: bool = False  # not there without data parallelism
     source: Source
 
 
@@ -358,10 +358,10 @@ class RandomPorts(Strict):
     """Ports that the engine picks at run time. `range` is `ephemeral` (the kernel's) or `22000-29999`."""
 
     range: Annotated[str, Field(pattern=r"^(ephemeral|\d+-\d+)$")]
-    per_gpu: Annotated[int, Field(ge=0)]
-    per_node: Annotated[int, Field(ge=0)] = 0
-    purpose: str
-    several_nodes_only: bool = False
+    per_gpu: Annotated[int, Field(ge=0)]  # so many for each GPU of a node
+    per_node: Annotated[int, Field(ge=0)] = 0  # so many more for each node
+    purpose: str  # what they are for
+    several_nodes_only: bool = False  # not there when one node holds an engine
     source: Source
 
 
@@ -369,28 +369,28 @@ class Timeouts(Strict):
     """Seconds. `load_margin` multiplies the forecast load time into the ready limit, never below `engine_ready`."""
 
     engine_ready: Amount
-    canary: Amount
-    gang_stop: Amount
+    canary: Amount  # for one completion when the API listens
+    gang_stop: Amount  # for the end of a rank that is asked to stop
     load_margin: Annotated[float, Field(ge=1)] = 3.0
 
 
 class Engine(Strict):
     """One serving engine. `family` is its dialect: flags, memory rules and process names."""
 
-    name: Name
-    title: str
+    name: Name  # the file's name without .yml
+    title: str  # for people
     family: Literal["vllm", "sglang", "trtllm"]
-    default_version: str
-    versions: Annotated[tuple[Version, ...], Field(strict=False, min_length=1)]
-    flags: Annotated[tuple[Change, ...], Field(strict=False)] = ()
-    variables: Annotated[tuple[Change, ...], Field(strict=False)] = ()
-    program: Texts
-    sets: dict[Name, ArgumentSet] = Field(default_factory=dict)
-    layouts: Annotated[tuple[Layout, ...], Field(strict=False, min_length=1)]
-    ports: Annotated[tuple[PortRule, ...], Field(strict=False, min_length=1)]
-    random_ports: Annotated[tuple[RandomPorts, ...], Field(strict=False)] = ()
-    timeouts: Timeouts
-    default_port: Annotated[int, Field(ge=1, le=65535)]
+    default_version: str  # one of `versions`, taken when cluster.yml names none
+    versions: Annotated[tuple[Version, ...], Field(strict=False, min_length=1)]  # that k3ctl can run
+    flags: Annotated[tuple[Change, ...], Field(strict=False)] = ()  # of those flags that not every version has
+    variables: Annotated[tuple[Change, ...], Field(strict=False)] = ()  # of those variables that not every version has
+    program: Texts  # first items of every rank's argv; templates as in Layout
+    sets: dict[Name, ArgumentSet] = Field(default_factory=dict)  # shared arguments by name
+    layouts: Annotated[tuple[Layout, ...], Field(strict=False, min_length=1)]  # all that are documented
+    ports: Annotated[tuple[PortRule, ...], Field(strict=False, min_length=1)]  # fixed ports
+    random_ports: Annotated[tuple[RandomPorts, ...], Field(strict=False)] = ()  # ports picked at run time
+    timeouts: Timeouts  # limits of every wait
+    default_port: Annotated[int, Field(ge=1, le=65535)]  # the engine's own; recorded, k3ctl always names one
 
 
 class RuntimeRecord(Strict):

@@ -16,6 +16,7 @@ DATA = {
     "cluster",
     "cluster_text",
     "schemas",
+    "reference",
     "plan",
     "planner",
     "memory",
