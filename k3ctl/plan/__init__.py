@@ -134,7 +134,7 @@ class Plan:
     draft: str = ""  # the draft it speculates with
     max_model_len: int = 0  # tokens of a request, prompt and answer
     max_num_seqs: int = 0  # sequences at once
-    memory: MemoryPlan | None = None  # None: it could not be planned, `notes` says why
+    memory: MemoryPlan | None = None  # none when it could not be planned; `notes` says why
     distances: tuple[Distance, ...] = ()  # published figures of this layout beside the plan's
     alternatives: tuple[Alternative, ...] = ()  # layouts that were not taken
     warnings: tuple[str, ...] = ()  # what was given up, with numbers

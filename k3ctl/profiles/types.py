@@ -137,14 +137,14 @@ class Draft(Strict):
 
     name: Name  # as `strategy.draft` of cluster.yml names it
     repo: str  # repository on the hub
-    revision: Commit | Unknown
+    revision: Commit | Unknown  # the pin
     bytes: Amount  # the whole repository
     layers: Annotated[int, Field(ge=0)]  # of the draft model
-    attention: Literal["mla", "gqa"] = "gqa"
+    attention: Literal["mla", "gqa"] = "gqa"  # kind of its layers
     tokens: Annotated[int, Field(ge=0)]
     families: Texts  # engine families, such as vllm
     always: bool = False
-    source: Source
+    source: Source  # who published it, and for what
 
 
 class ArchitectureData(Strict):
@@ -211,14 +211,14 @@ class Image(Strict):
     ref: str  # registry/repository:tag
     digest: Annotated[str, Field(pattern=r"^(sha256:[0-9a-f]{64})?$")] = ""
     unpacked_bytes: Amount  # on disk
-    source: Source
-    status: Status
+    source: Source  # who names it
+    status: Status  # of the whole entry
 
 
 class ContainerRuntime(Strict):
     """The serving environment as a container image per GPU vendor, run by docker with these options."""
 
-    kind: Literal["container"]
+    kind: Literal["container"]  # tells it from a bundle
     images: dict[Literal["nvidia", "amd"], Image]  # by GPU vendor
     options: dict[Literal["nvidia", "amd"], Texts]  # of docker run, by GPU vendor
     shm_bytes: Amount  # size of /dev/shm inside
@@ -227,7 +227,7 @@ class ContainerRuntime(Strict):
 class BundleRuntime(Strict):
     """The serving environment as one archive; `record` is the file that names its digest, size and folder."""
 
-    kind: Literal["bundle"]
+    kind: Literal["bundle"]  # tells it from a container
     name: Name  # of the archive, and of its folder together with a digest
     record: str
     url: Annotated[str, Field(description="where nodes fetch the archive; {hub} and {archive} are filled in")]
@@ -238,7 +238,7 @@ class Version(Strict):
 
     version: Annotated[str, Field(pattern=r"^\d+\.\d+(\.\d+)?([.a-z0-9]*)$")]  # as the engine's release is called
     runtime: Annotated[ContainerRuntime | BundleRuntime, Field(discriminator="kind")]  # a container image or an archive
-    min_driver: dict[Literal["nvidia", "amd"], Amount] = Field(default_factory=dict)
+    min_driver: dict[Literal["nvidia", "amd"], Amount] = Field(default_factory=dict)  # major number, by vendor
     verdict: Verdict  # of this version as a whole
 
 
@@ -252,7 +252,7 @@ class Change(Strict):
     since: str = ""
     until: str = ""
     becomes: str = ""
-    source: Source
+    source: Source  # who says since when
 
 
 class ArgumentSet(Strict):
@@ -260,7 +260,7 @@ class ArgumentSet(Strict):
 
     argv: Texts = ()  # arguments
     env: dict[str, str] = Field(default_factory=dict)  # variables
-    source: Source
+    source: Source  # who uses them
 
 
 class Measured(Strict):
@@ -276,7 +276,7 @@ class Measured(Strict):
     unit: Literal["bytes", "tokens", "tokens/s", "s"]
     context: str = ""
     max_model_len: Annotated[int, Field(ge=16)] | None = None
-    source: Source
+    source: Source  # who measured, when, with what
 
 
 class MemorySettings(Strict):
@@ -351,7 +351,7 @@ class PortRule(Strict):
     purpose: str  # what listens
     several_nodes_only: bool = False  # not there when one node holds an engine
     data_parallel_only: bool = False  # not there without data parallelism
-    source: Source
+    source: Source  # who says so
 
 
 class RandomPorts(Strict):
@@ -362,7 +362,7 @@ class RandomPorts(Strict):
     per_node: Annotated[int, Field(ge=0)] = 0  # so many more for each node
     purpose: str  # what they are for
     several_nodes_only: bool = False  # not there when one node holds an engine
-    source: Source
+    source: Source  # who says so
 
 
 class Timeouts(Strict):

@@ -14,7 +14,7 @@ import types
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
-from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, Union, cast, get_args, get_origin, get_type_hints
 
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
@@ -149,7 +149,7 @@ def _declared(kind: type) -> dict[str, tuple[str, str]]:
             for name, info in kind.model_fields.items()
         }
     found = {}
-    for field in dataclasses.fields(kind):
+    for field in dataclasses.fields(cast("Any", kind)):
         default = field.default
         if field.default_factory is not dataclasses.MISSING:
             default = field.default_factory()

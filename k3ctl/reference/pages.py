@@ -74,7 +74,7 @@ An **engine**, or a version or layout of one: `engines/NAME.yml`. A flag that no
 To check it:
 
 1. `make unit` loads every profile: unknown keys, wrong types, a name that differs from its file's, a GPU without a
-   profile are errors with file and line.
+   profile are errors with the file, the key and, where there is one, the line.
 2. `k3ctl plan INVENTORY --explain`, with an inventory that names it, shows layout, memory, sources and distances to
    what was measured; `--show 'rank 0'` the exact texts.
 3. `make schema` renews these pages; [support](support.md) then has its row.
@@ -109,17 +109,19 @@ A refusal is a row as well: the arithmetic says no, or a fact is missing.
 
 def cluster_page() -> str:
     """docs/reference/cluster.md."""
-    return _page(_CLUSTER, *_sections(ClusterSpec, "##", {}, title="Keys"))
+    return _page(_CLUSTER, *_sections(ClusterSpec, "##", set(), title="Keys"))
 
 
 def profiles_page() -> str:
     """docs/reference/profiles.md."""
-    seen: dict[type, str] = {}
+    seen: set[type] = set()
     parts = [_PROFILES]
-    for kind, title in ((Gpu, "Gpu"), (Platform, "Platform"), (Model, "Model"), (Engine, "Engine")):
-        parts += _sections(kind, "##", seen, title=title, later=(Amount, Unknown, Verdict))
+    shared: tuple[type, ...] = (Amount, Unknown, Verdict)
+    kinds: tuple[type, ...] = (Gpu, Platform, Model, Engine)
+    for kind in kinds:
+        parts += _sections(kind, "##", seen, title=kind.__name__, later=shared)
     parts.append("## Values with a source\n\nUsed in all four kinds.\n")
-    for kind in (Amount, Unknown, Verdict):
+    for kind in shared:
         parts += _sections(kind, "###", seen, title=kind.__name__)
     return _page(*parts)
 
@@ -128,7 +130,7 @@ def plan_page() -> str:
     """docs/reference/plan.md."""
     percent = "how far the plan is above the measurement; null where it forecasts nothing"
     extra = f"\nIn JSON each also has `percent`: {percent}.\n"
-    return _page(_PLAN, *_sections(Plan, "##", {}, title="Plan", added={"Distance": extra}))
+    return _page(_PLAN, *_sections(Plan, "##", set(), title="Plan", added={"Distance": extra}, defaults=False))
 
 
 def support_page(profiles: Profiles) -> str:
@@ -159,22 +161,26 @@ def support_page(profiles: Profiles) -> str:
 def _sections(
     kind: type,
     level: str,
-    seen: dict[type, str],
+    seen: set[type],
     *,
     title: str,
     later: Sequence[type] = (),
     added: Mapping[str, str] | None = None,
+    defaults: bool = True,
 ) -> Iterator[str]:
     """The type and what its fields hold, one heading each; types in `seen` or `later` are left out."""
     for one in nested(kind):
         if one in seen or (one in later and one is not kind):
             continue
-        seen[one] = one.__name__
+        seen.add(one)
         heading = f"{level} {title}" if one is kind else f"{level}# {one.__name__}"
-        table = _table(
-            ("key", "type", "default", "meaning"),
-            ((f"`{row.name}`", row.kind, row.default or "required", cell(row.meaning)) for row in rows(one)),
-        )
+        lines = [
+            (f"`{row.name}`", row.kind, row.default or "required", cell(row.meaning) or "see above")
+            for row in rows(one)
+        ]
+        table = _table(("key", "type", "default", "meaning"), lines)
+        if not defaults:
+            table = _table(("field", "type", "meaning"), [(name, text, meaning) for name, text, _, meaning in lines])
         yield f"{heading}\n\n{_prose(doc(one))}\n{(added or {}).get(one.__name__, '')}\n{table}"
 
 
