@@ -19,8 +19,6 @@ SCHEMA = 1
 CRASH_LIMIT = 4
 LOGS_KEEP = 20
 LOGS_MAX_BYTES = 64_000_000
-# vLLM aborts its requests at once and ends in 2 s; a worker that hangs in a collective holds it up for 12 s (measured).
-ENGINE_GRACE_S = 5.0
 GANG_GRACE_S = 50.0  # more than torchrun's own shutdown timeout, less than the unit's TimeoutStopSec
 SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 # Cluster processes talk to each other directly; gRPC and HTTP clients would take a proxy even for node addresses.
@@ -143,7 +141,7 @@ def _launch(plan: Plan, node: NodePlan) -> dict[str, Any]:
             "healthy_after_s": max(600.0, ready),
         },
         "logs": {"keep": LOGS_KEEP, "max_bytes": LOGS_MAX_BYTES},
-        "stop": {"engine_grace_s": ENGINE_GRACE_S, "gang_grace_s": GANG_GRACE_S},
+        "stop": {"engine_grace_s": traits.grace_s, "gang_grace_s": GANG_GRACE_S},
     }
 
 

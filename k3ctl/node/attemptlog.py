@@ -105,6 +105,7 @@ class AttemptLog:
         self.stamp = self._free_stamp()
         self.part = 0
         self.recent: List[str] = []
+        self.secrets: List[str] = []  # never written: SGLang logs its whole configuration, API key and all
         self._lock = threading.Lock()
         self._file: Optional[IO[bytes]] = None
         self._bytes = 0
@@ -140,6 +141,8 @@ class AttemptLog:
 
     def write(self, stream: str, text: str) -> None:
         """Add one line."""
+        for secret in self.secrets:
+            text = text.replace(secret, "***")
         text = text[:MAX_LINE]
         line = ("%s %s %s\n" % (when(time.time()), stream, text)).encode("utf-8", "replace")
         with self._lock:

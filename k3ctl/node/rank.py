@@ -61,15 +61,16 @@ def launch_key_file(launch: Launch) -> Dict[str, str]:
     return dict(launch.raw.get("api_key_file") or {})
 
 
-def hand_over_key(file: Dict[str, str], environment: Dict[str, str]) -> None:
-    """Move the key out of the environment into a file that only its owner may read."""
+def hand_over_key(file: Dict[str, str], environment: Dict[str, str]) -> List[str]:
+    """Move the key out of the environment into a file that only its owner may read; what must not be logged then."""
     if not file:
-        return
+        return []
     key = environment.pop(file["variable"])
     descriptor = os.open(file["path"], os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     with os.fdopen(descriptor, "w", encoding="utf-8") as opened:
         os.fchmod(descriptor, 0o600)
         opened.write("%s: %s\n" % (file["key"], json.dumps(key)))
+    return [key] if key else []
 
 
 class Attempt:
@@ -106,7 +107,7 @@ class Attempt:
             self.log.write("K", text)
         try:
             environment = engine_environment(self.launch, dict(os.environ))
-            hand_over_key(launch_key_file(self.launch), environment)
+            self.log.secrets = hand_over_key(launch_key_file(self.launch), environment)
             self._start_engine(environment)
         except (OSError, ValueError, NoInterface) as error:
             self.log.write("K", "the engine could not be started: %s" % error)

@@ -118,10 +118,10 @@ def test_rules_say_what_the_release_has(release: str, asked: dict[str, dict[str,
 
 @cache
 def variables_read(release: str) -> frozenset[str]:
-    """Every SGLANG_ name in the release's files."""
+    """Every SGLANG_ and SGL_ name in the release's files."""
     names: set[str] = set()
     for file in (ENVIRONMENT.source(release) / "sglang").rglob("*.py"):
-        names |= set(re.findall(r"\bSGLANG_[A-Z0-9_]+", file.read_text(encoding="utf-8", errors="ignore")))
+        names |= set(re.findall(r"\bSGL(?:ANG)?_[A-Z0-9_]+", file.read_text(encoding="utf-8", errors="ignore")))
     return frozenset(names)
 
 

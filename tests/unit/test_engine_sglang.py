@@ -8,10 +8,15 @@ from __future__ import annotations
 import re
 from collections import Counter
 from functools import cache
+from pathlib import Path
 
 import pytest
 
 from k3ctl.errors import ConfigError
+from k3ctl.launch.engines import traits_of
+from k3ctl.launch.render import GANG_GRACE_S
+from k3ctl.node.attemptlog import AttemptLog
+from k3ctl.node.rank import hand_over_key
 from k3ctl.plan import Plan
 from k3ctl.planner import make_plan
 from k3ctl.planner.arguments import LAUNCHER_VARIABLES
@@ -248,3 +253,27 @@ def test_secrets_and_traps() -> None:
             assert not [word for word in node.engine_argv if "key" in word]
             assert "SGLANG_PORT" not in node.engine_env
             assert node.engine_env["HF_HUB_OFFLINE"] == "1"
+
+
+def test_the_key_never_reaches_the_log(tmp_path: Path) -> None:
+    environment = {"K3CTL_API_KEY": "top-secret-key", "OTHER": "1"}
+    file = {"path": str(tmp_path / "api_key.yml"), "variable": "K3CTL_API_KEY", "key": "api-key"}
+    log = AttemptLog(str(tmp_path / "log"), 3, 10_000)
+    log.secrets = hand_over_key(file, environment)
+    assert environment == {"OTHER": "1"}
+    log.write("O", "server_args={'api_key': 'top-secret-key', 'port': 8000}")
+    log.write("O", "ready")
+    log.close()
+    text = (tmp_path / "log" / log.name).read_text()
+    assert "top-secret-key" not in text
+    assert "'api_key': '***', 'port': 8000" in text
+    assert log.recent == ["server_args={'api_key': '***', 'port': 8000}", "ready"]
+    assert hand_over_key({}, environment) == []
+
+
+def test_sglang_has_time_to_end_in_order() -> None:
+    traits = traits_of("sglang")
+    assert 5 + 15 < traits.grace_s < GANG_GRACE_S
+    assert traits_of("vllm").grace_s == 5.0
+    assert all(title.startswith("sglang::") for title in traits.worker_titles)
+    assert all(node.engine_env["SGL_FORCE_SHUTDOWN"] == "1" for node in planned("gb300-peak", "gb300").nodes)
