@@ -106,6 +106,17 @@ container yet. The last column is who has run the *layout*, by whatever means. T
 A refusal is a row as well: the arithmetic says no, or a fact is missing.
 """
 
+_NO_TENSORRT = """
+## TensorRT-LLM
+
+NVIDIA documents Kimi-K3 on 16 GB300 with it (TEP16 and DEP16, and TEP8 on 8), Blackwell only. There is no profile:
+
+- It starts one process for each GPU by MPI (`srun --mpi=pmix`, `trtllm-llmapi-launch trtllm-serve`). k3ctl starts one
+  process for each node with that node's rank, for which the guide names no flag of `trtllm-serve`.
+- Sizes, batch and cache share stand in a YAML file beside the command line; a layout has arguments and variables only.
+- What it takes of a GPU's memory before the cache is not published, so nothing could be refused by arithmetic.
+"""
+
 
 def cluster_page() -> str:
     """docs/reference/cluster.md."""
@@ -155,7 +166,7 @@ def support_page(profiles: Profiles) -> str:
         ("platform", "server", "why"),
         ((p.name, cell(p.title), cell(why)) for p, why in support.without(profiles)),
     )
-    return _page(_SUPPORT, table, "## No layout\n", left)
+    return _page(_SUPPORT, table, "## No layout\n", left, _NO_TENSORRT)
 
 
 def _sections(
