@@ -186,25 +186,28 @@ class DetachedServices:
         raise LabFailed(Problem(what=f"{service.unit} could not be killed", found="processes left after 20 s"))
 
     def memory(self, service: Service) -> int | None:
-        """From the cgroup that accounts memory, v1 or v2."""
-        for group in own_groups(service.unit):
+        """From the cgroup that accounts memory, v1 or v2: the supervisor's, which need not be below ours."""
+        for group in own_groups(service.unit, str(_holder(service) or "self")):
             for name in ("memory.usage_in_bytes", "memory.current"):
                 with contextlib.suppress(OSError, ValueError):
                     return int((group / name).read_text())
         return None
 
 
-def own_groups(unit: str) -> list[Path]:
-    """Folders of the cgroups that a service of this name gets, below those of this process; v1, v2 and hybrid."""
+def own_groups(unit: str, process: str = "self") -> list[Path]:
+    """Folders of the cgroups that a service of this name gets, below those of a process; v1, v2 and hybrid.
+
+    For a process that is in them already, they are these.
+    """
     found = []
-    for line in Path("/proc/self/cgroup").read_text().splitlines():
+    for line in Path(f"/proc/{process}/cgroup").read_text().splitlines():
         _, controllers, path = line.split(":", 2)
         if controllers not in _OWN_HIERARCHIES:
             continue
         mount = controllers.removeprefix("name=")
         if not controllers:
             mount = "" if (_CGROUPS / "cgroup.controllers").exists() else "unified"
-        parent = _CGROUPS / mount / path.lstrip("/")
+        parent = _CGROUPS / mount / path.partition(f"/{unit}")[0].lstrip("/")
         if (parent / "cgroup.procs").exists():
             found.append(parent / unit)
     return found

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from pathlib import Path
 
 import pytest
 
@@ -83,6 +84,12 @@ def test_a_reboot_comes_back(lab: MachineLab) -> None:
     assert lab.ssh(node, "cat /proc/sys/kernel/random/boot_id; cat /proc/1/stat").stdout != before
 
 
+# A cgroup v2 hierarchy may come without the memory controller (inside another container).
+ACCOUNTS_MEMORY = (
+    Path("/sys/fs/cgroup/memory").is_dir() or "memory" in Path("/sys/fs/cgroup/cgroup.controllers").read_text().split()
+)
+
+
 def test_status_as_a_table_and_as_json(lab: MachineLab) -> None:
     table = lab.command("status", "{}")
     assert table.ok, table.stderr
@@ -92,7 +99,7 @@ def test_status_as_a_table_and_as_json(lab: MachineLab) -> None:
         assert machine["up"] is machine["ssh"] is True
         assert machine["state"] == "running"
         assert machine["uptime_s"] > 0
-        assert machine["memory_bytes"] > 1_000_000
+        assert machine["memory_bytes"] > 10_000_000 if ACCOUNTS_MEMORY else machine["memory_bytes"] is None
         assert machine["name"] in table.stdout
 
 
