@@ -168,7 +168,8 @@ def test_range_ignored_and_cut_starts_the_file_again(tmp_path: Path) -> None:
         )
         assert hub.run(connections=1) == 0, hub.extra["stderr"]
         assert hub.whole()
-        assert hub.ranges(SHARD)[1:] == [(0, 6 * PIECE - 1)] * 3
+        # The first request asks for one piece or for all, as fast as the machine is.
+        assert hub.ranges(SHARD)[-3:] == [(0, 6 * PIECE - 1)] * 3
 
 
 def test_wrong_content_range_with_another_size_stops(tmp_path: Path) -> None:
