@@ -161,7 +161,7 @@ def _description(path: Path) -> str:
     if info is None:
         return ""
     nested = (m.description for arg in get_args(info.annotation) for m in getattr(arg, "__metadata__", ()) if m)
-    return info.description or next((text for text in nested if text), "")
+    return next((text for text in nested if text), "") or info.description or ""
 
 
 def _model_of(model: Any, part: Any) -> Any:

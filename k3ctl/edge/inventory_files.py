@@ -59,11 +59,14 @@ def read_files(path: str) -> Files:
 
 def _refuse_other_folders(real: Path, path: str) -> None:
     """`inventories`, `.` or a home folder instead of `inventories/lab`: Ansible would read all that is below it."""
-    if (real / SPEC).exists() or any(part(name).kind == "hosts" and _says_hosts(name) for name in _names(real)):
+    likely = [name for name in _names(real) if part(name).kind == "hosts" and _says_hosts(name)]
+    if (real / SPEC).exists() or any(name.startswith(("hosts", "inventory")) for name in likely):
         return
     inner = sorted(
         str(file.parent.relative_to(real)) for depth in ("*", "*/*") for file in real.glob(f"{depth}/{SPEC}")
     )
+    if likely and not inner:  # beside inventories, another YAML file is just that
+        return
     what = "this folder holds inventories and is none" if inner else "there is no inventory in this folder: 0 hosts"
     fix = f"name one: {os.path.join(path, inner[0])}" if inner else ""
     expected = f"a folder with hosts.yml and {SPEC}"
