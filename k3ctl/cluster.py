@@ -43,9 +43,10 @@ def _plain_path(path: str) -> str:
 
 
 Subnet = Annotated[IPv4Network | IPv6Network, BeforeValidator(_network)]
+ABSOLUTE_PATH = r"^/[A-Za-z0-9._/\-]+$"
 AbsolutePath = Annotated[
     str,
-    Field(pattern=r"^/[A-Za-z0-9._/\-]+$", description="an absolute path without spaces"),
+    Field(pattern=ABSOLUTE_PATH, description="an absolute path without spaces"),
     AfterValidator(_plain_path),
 ]
 

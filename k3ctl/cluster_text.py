@@ -8,7 +8,7 @@ from typing import Any, get_args
 
 from pydantic import BaseModel, ValidationError
 
-from k3ctl.cluster import ClusterSpec, Origin
+from k3ctl.cluster import ABSOLUTE_PATH, ClusterSpec, Origin
 from k3ctl.errors import Problem
 from k3ctl.inventory.variables import PLACEHOLDER
 from k3ctl.nearest import nearest
@@ -143,6 +143,8 @@ def _expected(item: Mapping[str, Any], path: Path) -> str:
     if kind == "literal_error":
         return str(context["expected"])
     if kind == "string_pattern_mismatch":
+        if context["pattern"] == ABSOLUTE_PATH:
+            return "an absolute path without spaces"
         return _description(path) or f"text that matches {context['pattern']}"
     if kind == "value_error":
         return str(context["error"])
@@ -161,7 +163,7 @@ def _description(path: Path) -> str:
     if info is None:
         return ""
     nested = (m.description for arg in get_args(info.annotation) for m in getattr(arg, "__metadata__", ()) if m)
-    return next((text for text in nested if text), "") or info.description or ""
+    return info.description or next((text for text in nested if text), "")
 
 
 def _model_of(model: Any, part: Any) -> Any:
