@@ -223,7 +223,7 @@ def test_what_is_wrong_is_refused(release: str, asked: dict[str, dict[str, Any]]
         "control bad choice": "marvin",
         "control bad attention": "FLASHY",
         "control unknown variable": "VLLM_RPC_TIMEOUT",
-        "control heads": "5",
+        "control heads": "attention heads (96) must be divisible",
         "control length": "2097152",
         "control nodes": "nnodes",
     }
