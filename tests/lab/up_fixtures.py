@@ -185,10 +185,15 @@ class Operator:
 
     def make_lab(self, *, bare: bool = False) -> None:
         """The lab is up, and trusted in this state folder; `bare`: with machines that nobody used before."""
-        if bare:
+        if bare and self.used():
             self._lab("destroy")
             shutil.rmtree(self.state, ignore_errors=True)
         self._lab("create")
+
+    def used(self) -> bool:
+        """True when somebody worked with these machines or this state folder before."""
+        found = self.everywhere("ls -d /opt/k3ctl /srv/k3ctl /etc/k3ctl /var/lib/k3ctl 2>/dev/null || true")
+        return any(found) or (self.folder / "runs").exists()
 
     def _lab(self, word: str) -> None:
         done = run([*LAB, word, str(self.lab.inventory)], timeout_s=1500, env=self.env)
