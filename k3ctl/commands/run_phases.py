@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from k3ctl.commands.output import Output
 from k3ctl.commands.session import Session, open_session
+from k3ctl.edge.ansible_scratch import clean_dead
 from k3ctl.edge.signals import stop_on_signal
 from k3ctl.errors import ExitCode, Interrupted, K3ctlError
 from k3ctl.events import Event, PhaseEnded, PhaseReporter, PhaseStarted, Sink
@@ -93,6 +94,7 @@ def _run(
         lock = session.lock(locked_as, lambda text: reporter.say(text, level="error"))
         stack.callback(lock.release)
         _note(lock.take_local(), reporter)
+        clean_dead(session.state_dir)
 
         @contextmanager
         def guard() -> Iterator[None]:

@@ -50,8 +50,7 @@ def open_scratch(root: Path) -> Iterator[Scratch]:
     Folders of runs that were killed are cleaned the same way first; a lock tells the living from the dead.
     """
     root.mkdir(parents=True, exist_ok=True, mode=0o700)
-    for old in sorted(root.glob("play-*")):
-        _clean_if_dead(old)
+    clean_dead(root)
     path = Path(tempfile.mkdtemp(prefix="play-", dir=root))
     control = Path(tempfile.mkdtemp(prefix="k3c"))
     (path / "control").symlink_to(control)
@@ -61,6 +60,12 @@ def open_scratch(root: Path) -> Iterator[Scratch]:
             yield Scratch(path, control)
         finally:
             _clean(path, control)
+
+
+def clean_dead(root: Path) -> None:
+    """Remove what plays of killed runs left below `root`: their variables hold secrets."""
+    for old in sorted(root.glob("play-*")):
+        _clean_if_dead(old)
 
 
 def _clean_if_dead(path: Path) -> None:
